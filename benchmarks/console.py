@@ -30,7 +30,7 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, ProxyHandler, bu
 import psutil
 
 from gpu_pipelines.emulator.json_server import free_port
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 BIN = Path(sys.executable).parent

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.migration.command import migrate_job
     from gpu_pipelines.registry import Registry, open_registry
     from gpu_pipelines.targets.container import Container
-    from gpu_pipelines.targets.vertex.job_spec import JobOptions, worker_pool_specs
+    from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions, worker_pool_specs
     from gpu_pipelines.tuning.tune import tune
 
 __all__ = [
@@ -87,7 +87,7 @@ __all__ = [
 _PLACES = {
     "Container": "gpu_pipelines.targets.container",
     "Evaluation": "gpu_pipelines.artifacts.evaluation",
-    "JobOptions": "gpu_pipelines.targets.vertex.job_spec",
+    "JobOptions": "gpu_pipelines.targets.vertex.placement.job_spec",
     "Registry": "gpu_pipelines.registry",
     "Run": "gpu_pipelines.driver.run",
     "Schedule": "gpu_pipelines.driver.schedules",
@@ -125,7 +125,7 @@ _PLACES = {
     "upload": "gpu_pipelines.driver.programs",
     "vm_config": "gpu_pipelines.driver.machines",
     "watch": "gpu_pipelines.driver.drift",
-    "worker_pool_specs": "gpu_pipelines.targets.vertex.job_spec",
+    "worker_pool_specs": "gpu_pipelines.targets.vertex.placement.job_spec",
     "workload_of_model": "gpu_pipelines.driver.model_workload",
 }
 

@@ -15,7 +15,7 @@ from gpu_pipelines.errors import InvalidRequestError, NotFoundError
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
 
 app = Application(help="List, show, compare and remove the runs of this machine.")
 
@@ -123,7 +123,7 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
         UserError: there is no such run, or there are several.
     """
     from gpu_pipelines.targets.fallback.shown import tries_of_run
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     try:
         record = run_named(runs, run)
@@ -207,7 +207,7 @@ def compare(
     from gpu_pipelines.component_interface.parameter import shown_value
     from gpu_pipelines.driver.runs import differences
     from gpu_pipelines.numbers import figure_or_count
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     pair = run_named(runs, first), run_named(runs, second)
     document = differences(*pair)
@@ -235,7 +235,7 @@ def open_report(run: Run, runs: Runs = _RUNS) -> None:
     import webbrowser
 
     from gpu_pipelines.reports.run_report import write_run_report
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     record = run_named(runs, run)
     # A run that has died says in its last report that it runs; another may have had no space for its report.
@@ -270,7 +270,7 @@ def remove(
 ) -> None:
     """Remove runs with their artifacts and checkpoints; models in a registry stay."""
     from gpu_pipelines.driver.runs import removed
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     records = list({each.run_id: each for each in (run_named(runs, name) for name in run)}.values())
     named = ", ".join(record.run_id for record in records)

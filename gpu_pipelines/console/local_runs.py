@@ -16,7 +16,7 @@ from gpu_pipelines.console.shown import LOCAL, Curve, LogPart, Measured, Page, R
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.reports.training_progress import TrainingProgress, training_progress
-from gpu_pipelines.targets.run_record import RUN, RunRecord
+from gpu_pipelines.targets.runs.record import RUN, RunRecord
 from gpu_pipelines.targets.steps import StepRecord, last_lines
 
 #: Most bytes of a log that are sent at once.

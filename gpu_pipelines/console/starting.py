@@ -16,8 +16,8 @@ from typing import Any
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
 from gpu_pipelines.console.pipelines import Pipeline
 from gpu_pipelines.errors import NotFoundError, UserError
-from gpu_pipelines.targets.run_names import new_run_name
-from gpu_pipelines.targets.run_record import RUN
+from gpu_pipelines.targets.runs.names import new_run_name
+from gpu_pipelines.targets.runs.record import RUN
 
 #: Below the console's folder: the parameters of started runs, and their output.
 _STARTS = "starts"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.component_interface.default_registry import registry_of_project
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET, ExportSettings
-from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset

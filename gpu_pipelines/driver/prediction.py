@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
     from gpu_pipelines.prediction.outputs import Predictions

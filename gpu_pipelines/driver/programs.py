@@ -59,7 +59,7 @@ def run(
         KeyboardInterrupt: it was interrupted; `resume` continues it.
     """
     from gpu_pipelines.driver.request import is_here, submission_of
-    from gpu_pipelines.targets.recorded_runs import LATEST
+    from gpu_pipelines.targets.runs.recorded import LATEST
 
     opened, others = target_and_others(target, "run", {**parameters, "accelerator": accelerator})
     values = parameters_given(others, arguments)

@@ -57,7 +57,7 @@ def submission_of(
         UserError: such a run is not possible.
     """
     from gpu_pipelines.targets.local.telling import told_of_errors
-    from gpu_pipelines.targets.recorded_runs import LATEST
+    from gpu_pipelines.targets.runs.recorded import LATEST
 
     told = _told_from_here(target) if is_here(target) else None
     named = pipeline or ("the newest run" if resume == LATEST else resume)

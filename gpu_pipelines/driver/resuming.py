@@ -16,15 +16,15 @@ from gpu_pipelines.driver.arguments import checked_values
 from gpu_pipelines.driver.parameter_texts import given_values
 from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline, parameters_of_spec
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, some_of
-from gpu_pipelines.targets.earlier import EarlierRun
 from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
 from gpu_pipelines.targets.options import declared, given
-from gpu_pipelines.targets.recorded_runs import LATEST
+from gpu_pipelines.targets.runs.earlier import EarlierRun
+from gpu_pipelines.targets.runs.recorded import LATEST
 from gpu_pipelines.targets.target import is_able, target_named, targets
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
-    from gpu_pipelines.targets.going_on import GoneOn
+    from gpu_pipelines.targets.runs.continued import GoneOn
     from gpu_pipelines.targets.target import Target
 
 _MOST_BEFORE, _NAMED = 20, 8
@@ -214,7 +214,7 @@ def _going_on(
     """The run, from the pipeline without the steps that are done."""
     from gpu_pipelines.targets.compiled import compiled as text_of
     from gpu_pipelines.targets.compiled import documents_of
-    from gpu_pipelines.targets.going_on import gone_on
+    from gpu_pipelines.targets.runs.continued import gone_on
 
     text = compiled.text if compiled.text else "" if compiled.spec else text_of(compiled.built)
     documents = documents_of(text) if text else [compiled.spec]

@@ -12,7 +12,7 @@ from gpu_pipelines.errors import RunFailedError, UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Outcome
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.targets.target import Target
 
@@ -213,7 +213,7 @@ def ended(run: Run, outcome: Outcome) -> Run:
     from dataclasses import replace
 
     from gpu_pipelines.targets.local.telling import last_line
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
 
     if "directory" in outcome.document:
         run = Run.of_record(RunRecord.load(Path(outcome.document["directory"])))

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.driver.opening import target_with
 from gpu_pipelines.driver.run import Run
 from gpu_pipelines.errors import NotFoundError, UserError, nearest
-from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.run_account import RunAccount
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.account import RunAccount
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.target import Target
 
 _HERE = "local"
@@ -34,7 +34,7 @@ def list_runs(runs: str | PathLike[str] = RUNS) -> list[Run]:
 
 def readable_runs(runs: Path) -> list[RunRecord]:
     """The records of `list_runs`."""
-    from gpu_pipelines.targets.recorded_runs import runs_and_problems
+    from gpu_pipelines.targets.runs.recorded import runs_and_problems
 
     records, problems = runs_and_problems(runs)
     for problem in problems:
@@ -58,7 +58,7 @@ def open_run(name: str = "latest", runs: str | PathLike[str] = RUNS, target: str
     Raises:
         UserError: there is no such run, there are several, or the service cannot be reached.
     """
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     opened = target_with(target, "runs show", options)
     if target == _HERE:
@@ -79,7 +79,7 @@ def account_of(target: Target, run: str) -> RunAccount:
     Raises:
         UserError: the target reports nothing about runs, there is no such run, or the service cannot be reached.
     """
-    from gpu_pipelines.targets.run_account import tell_tracker
+    from gpu_pipelines.targets.runs.account import tell_tracker
 
     teller: Any = target
     if not hasattr(teller, "account"):
@@ -105,7 +105,7 @@ def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> d
     Raises:
         UserError: there is no such run, or there are several.
     """
-    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.runs.recorded import run_named
 
     return differences(run_named(Path(runs), first), run_named(Path(runs), second))
 
@@ -149,7 +149,7 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
     Raises:
         UserError: there is no such run, one still runs, or another run uses its results; nothing is removed then.
     """
-    from gpu_pipelines.targets.recorded_runs import recorded_runs
+    from gpu_pipelines.targets.runs.recorded import recorded_runs
 
     wanted = dict.fromkeys([ids] if isinstance(ids, str) else ids)
     if not wanted:
@@ -165,8 +165,8 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
 def removed(runs: Path, records: Sequence[RunRecord]) -> None:
     """Removes runs, and their lines in the page about all; errors as those of `remove_runs`."""
     from gpu_pipelines.reports.runs_page import write_runs_page
-    from gpu_pipelines.targets.recorded_runs import recorded_runs
-    from gpu_pipelines.targets.recorded_runs import remove_runs as remove
+    from gpu_pipelines.targets.runs.recorded import recorded_runs
+    from gpu_pipelines.targets.runs.recorded import remove_runs as remove
 
     remove(runs, records)
     write_runs_page(runs, recorded_runs(runs))

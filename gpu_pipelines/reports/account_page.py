@@ -9,7 +9,7 @@ from gpu_pipelines.accelerators.spent import Line, dollars
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
-from gpu_pipelines.targets.run_account import RunAccount
+from gpu_pipelines.targets.runs.account import RunAccount
 
 _KINDS = {"succeeded": "good", "failed": "bad", "cancelled": "warn", "expired": "bad"}
 

@@ -16,7 +16,7 @@ from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
 from gpu_pipelines.reports.training_progress import training_progress
-from gpu_pipelines.targets.run_record import TRAINING_STEPS, RunRecord
+from gpu_pipelines.targets.runs.record import TRAINING_STEPS, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 # The verdict first, then the steps that led to it.

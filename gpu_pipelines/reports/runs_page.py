@@ -9,7 +9,7 @@ from typing import Any
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.reports.run_report import KINDS
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 
 INDEX = "index.html"
 

@@ -24,7 +24,7 @@ from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
 from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.published import file_of, published
-from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job, no_reduction_server
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions, custom_job, no_reduction_server
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 PIPELINE = "train_evaluate_upload"

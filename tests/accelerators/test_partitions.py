@@ -23,8 +23,8 @@ from gpu_pipelines.emulator.jobs.rules import check_machine
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.kubeflow.pods import pod_needs
-from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.kubeflow.placement.pods import pod_needs
+from gpu_pipelines.targets.vertex.placement.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 SPEC = "a100/1g.5gb:1"

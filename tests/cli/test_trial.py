@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators.advice import advise
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.option import Wishes
 from gpu_pipelines.targets.local.trial import TRIAL_STEPS, Trial, assumptions, is_too_small
-from gpu_pipelines.targets.trial_record import FILE, hours_by_trial, save_trial
+from gpu_pipelines.targets.runs.trial_record import FILE, hours_by_trial, save_trial
 
 FIGURES = {"steps": 40, "samples_per_second": 100.0, "memory_gb": 2.0, "data_loading_share": 0.01, "processes": 2}
 MODEL = {

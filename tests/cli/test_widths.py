@@ -167,7 +167,7 @@ def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pyte
 CHILD = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
 PARENT = f"""
 import subprocess, sys, time
-from gpu_pipelines.targets.local.processes import no_process_left_behind
+from gpu_pipelines.targets.local.runner.processes import no_process_left_behind
 with no_process_left_behind(lambda: print("stopping", flush=True)):
     child = subprocess.Popen([sys.executable, "-c", {CHILD!r}], stdout=subprocess.PIPE, text=True)
     child.stdout.readline()

@@ -17,7 +17,7 @@ from gpu_pipelines.console.context import ConsoleSettings
 from gpu_pipelines.console.emulator_link import EmulatorLink
 from gpu_pipelines.registry import DirectoryRegistry
 from gpu_pipelines.registry.registered import Promotion
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 #: What begins a console as a process of its own.

@@ -14,8 +14,8 @@ from conftest import newest_run
 from kfp_api.server import serving
 from sample_runs import ended, outputs, run_spec, states
 
-from gpu_pipelines.targets.earlier import EarlierRun, Made
-from gpu_pipelines.targets.going_on import gone_on
+from gpu_pipelines.targets.runs.continued import gone_on
+from gpu_pipelines.targets.runs.earlier import EarlierRun, Made
 
 if TYPE_CHECKING:
     from conftest import Finished

@@ -27,7 +27,7 @@ from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.registry import DirectoryRegistry, RegisteredVersion, open_registry
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
-from gpu_pipelines.targets.local.state import state_of_steps
+from gpu_pipelines.targets.local.runner.digests import state_of_steps
 
 BUILT_IN, OWN = "", "Own"
 

@@ -21,7 +21,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models.loading import Loaded
 from gpu_pipelines.evaluation.settings import EvaluationSettings
-from gpu_pipelines.targets.local.state import state_of_steps
+from gpu_pipelines.targets.local.runner.digests import state_of_steps
 from gpu_pipelines.tasks.causal_lm.answering import Answering
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 

@@ -23,10 +23,10 @@ from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback import tries as tries_of_module
 from gpu_pipelines.targets.fallback.tries import Choice, Try
 from gpu_pipelines.targets.fallback.trying import INTERVAL, PATIENCE, try_in_order
-from gpu_pipelines.targets.vertex.fallback import choice_of
 from gpu_pipelines.targets.vertex.fallback_launcher import VertexJobs, tries_of
-from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
 from gpu_pipelines.targets.vertex.jobs import custom_jobs
+from gpu_pipelines.targets.vertex.placement.fallback import choice_of
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions, custom_job
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.jobs.bill import BillLine

@@ -27,10 +27,10 @@ from gpu_pipelines.errors import Interrupted, InvalidRequestError, NoMachinesErr
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import Choice, Tries
 from gpu_pipelines.targets.fallback.trying import try_in_order
-from gpu_pipelines.targets.vertex.fallback import CHOICES, LAUNCHER, choices_in, job_on
 from gpu_pipelines.targets.vertex.fallback_launcher import VertexJobs, refusal, tries_of
-from gpu_pipelines.targets.vertex.machine_times import planned_in
-from gpu_pipelines.targets.vertex.pipelines import parsed_spec
+from gpu_pipelines.targets.vertex.placement.fallback import CHOICES, LAUNCHER, choices_in, job_on
+from gpu_pipelines.targets.vertex.runs.machine_times import planned_in
+from gpu_pipelines.targets.vertex.runs.pipelines import parsed_spec
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

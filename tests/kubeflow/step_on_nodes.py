@@ -20,8 +20,8 @@ from forked import Forked
 from kubernetes_api.server import KubernetesApi, serving
 from manifests import yaml_blocks
 
-from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.pods import PodNeeds, Toleration
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import TrainJobSpec
 from gpu_pipelines.targets.process_1 import as_process_1
 
 NEEDS = PodNeeds(

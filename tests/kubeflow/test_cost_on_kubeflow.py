@@ -11,7 +11,7 @@ import yaml
 from kfp_api.server import KfpApi
 
 from gpu_pipelines.accelerators import load_catalog, plan
-from gpu_pipelines.targets.kubeflow.machine_times import nodes_of
+from gpu_pipelines.targets.kubeflow.runs.machine_times import nodes_of
 
 COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/kubeflow/image_classification"
 

@@ -16,8 +16,8 @@ from step_on_nodes import command_of, run, spec_on, until
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.kubeflow.in_cluster.node_choices import choice_of, with_choices
-from gpu_pipelines.targets.kubeflow.pods import pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.pods import pod_needs
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import TrainJobSpec
 
 OUT = "Node scale up in zones us-central1-a associated with this pod failed: GCE out of resources. Pod is at risk."
 QUOTA = "Node scale up in zones us-central1-a associated with this pod failed: GCE quota exceeded. Pod is at risk."

@@ -18,8 +18,8 @@ from manifests import manifests, yaml_blocks
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.pods import pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec, runtime_for
+from gpu_pipelines.targets.kubeflow.placement.pods import pod_needs
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 
 #: The names of the resources of CRDs: Trainer's (manifests/base/crds of https://github.com/kubeflow/trainer), KubeRay's
 #: and Katib's.

@@ -16,12 +16,12 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
-from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.kubeflow import Kubeflow
-from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
+from gpu_pipelines.targets.kubeflow.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.kubeflow.placement.pods import usable_cpus, usable_memory_gib
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.published import file_of
 
 ROOT = Path(__file__).parents[2]

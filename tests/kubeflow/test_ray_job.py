@@ -30,7 +30,7 @@ from step_on_nodes import (
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.in_cluster.ray_job_manifest import COMMAND, manifest_of
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job import jobs_for
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec
 
 #: Where the client of Kubernetes, once imported, looks for the cluster.
 KUBECONFIG = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
@@ -272,7 +272,7 @@ def test_a_compiled_preparation_on_two_nodes_of_kuberay_leaves_the_dataset_of_on
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+    from gpu_pipelines.targets.kubeflow.placement.data_nodes import DataNodes
     from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 
     kuberay.with_ray = True

@@ -25,9 +25,9 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.kubeflow.in_cluster.experiment_manifest import command_of_trial, experiment_of
-from gpu_pipelines.targets.kubeflow.pods import QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.placement.pods import QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.documents import StudyDocuments

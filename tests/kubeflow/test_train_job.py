@@ -31,7 +31,7 @@ from step_on_nodes import (
 from gpu_pipelines.targets.kubeflow.in_cluster.exchange import with_executor_input
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job import Attempts
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import DEFAULT_HOURS, JobRequest, TrainJobSpec
 
 
 @pytest.fixture
@@ -493,7 +493,7 @@ def test_a_compiled_preparation_on_two_nodes_leaves_its_dataset_and_no_token(
 
     from gpu_pipelines.accelerators import plan
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+    from gpu_pipelines.targets.kubeflow.placement.data_nodes import DataNodes
     from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 
     photos = write_photos(tmp_path / "photos")

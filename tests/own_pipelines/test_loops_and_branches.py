@@ -13,8 +13,8 @@ from kfp import dsl
 from kfp.local import config
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.local.kfp_results import key_of_each_step
-from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
+from gpu_pipelines.targets.local.runner.kfp_results import key_of_each_step
+from gpu_pipelines.targets.local.runner.kfp_runner import as_on_platforms
 
 #: Each step adds a line to a file, with what it was given.
 PIPELINE = """

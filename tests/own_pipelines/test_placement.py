@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators import PlanError
 from gpu_pipelines.component_interface.accelerate import accelerate, wish_of
 from gpu_pipelines.components import train_model
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import TrainJobSpec
 from gpu_pipelines.targets.own.pipeline import own_pipeline
 from gpu_pipelines.targets.own.plans import plans_here
 

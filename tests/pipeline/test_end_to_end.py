@@ -16,9 +16,9 @@ from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pipeline, write_photos
 from processes import InTerminal
 
-from gpu_pipelines.targets.local.result_lines import shown_result
+from gpu_pipelines.targets.local.outputs.result_lines import shown_result
 from gpu_pipelines.targets.local.telling import message_of
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 
 STEPS = ["check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
 

@@ -12,7 +12,7 @@ import gpu_pipelines
 from gpu_pipelines.driver.resuming import resumed_submission
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.local import Local, LocalOptions
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 
 THREE = """
 from kfp import dsl

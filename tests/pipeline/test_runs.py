@@ -30,11 +30,12 @@ from processes import kill_tree
 from gpu_pipelines.console.local_runs import LocalRuns
 from gpu_pipelines.driver.runs import readable_runs
 from gpu_pipelines.targets.local.local import LocalOptions
-from gpu_pipelines.targets.local.log import LocalLog
-from gpu_pipelines.targets.local.next_commands import next_commands
+from gpu_pipelines.targets.local.outputs.next_commands import next_commands
+from gpu_pipelines.targets.local.runner.log import LocalLog
 from gpu_pipelines.targets.local.runs import _Recorder
 from gpu_pipelines.targets.messages import Request
-from gpu_pipelines.targets.recorded_runs import (
+from gpu_pipelines.targets.runs.record import RunRecord
+from gpu_pipelines.targets.runs.recorded import (
     checkpoints_of,
     entries_taken,
     recorded_runs,
@@ -42,7 +43,6 @@ from gpu_pipelines.targets.recorded_runs import (
     run_named,
     runs_and_problems,
 )
-from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord, last_lines
 
 SMALL = Path(__file__).with_name("small.py")
@@ -685,7 +685,11 @@ def test_what_a_run_names_is_read_once_however_many_others_are_removed(tmp_path:
     read = sum(each.callcount for each in profile.getstats() if getattr(each.code, "co_name", "") == "read_text")
     assert 20 <= read <= 60
     # Nothing is done for each pair of a run that stays and one that goes: a year has thousands of both.
-    calls = [each.callcount for each in profile.getstats() if "recorded_runs" in getattr(each.code, "co_filename", "")]
+    calls = [
+        each.callcount
+        for each in profile.getstats()
+        if getattr(each.code, "co_filename", "").endswith("runs/recorded.py")
+    ]
     assert max(calls) <= 60
 
 

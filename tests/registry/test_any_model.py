@@ -23,7 +23,7 @@ from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.missing import require_champion_not_lost
 from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

@@ -16,7 +16,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.evaluation.report import write_report as write_evaluation_report
 from gpu_pipelines.reports.run_report import write_run_report
 from gpu_pipelines.reports.runs_page import INDEX, write_runs_page
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script.run import ScriptSummary

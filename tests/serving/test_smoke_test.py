@@ -24,7 +24,7 @@ from gpu_pipelines.registry.upload import UploadSettings, _smoke_test, upload_mo
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
-from gpu_pipelines.targets.vertex.pipelines import parsed_spec
+from gpu_pipelines.targets.vertex.runs.pipelines import parsed_spec
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from gpu_pipelines.reports.account_page import write_account_page
 from gpu_pipelines.reports.run_report import write_run_report
 from gpu_pipelines.targets.local.runs import NOTHING_TO_PAY
 from gpu_pipelines.targets.messages import Outcome
-from gpu_pipelines.targets.run_account import RunAccount, StepAccount, tell_tracker, with_cost
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.account import RunAccount, StepAccount, tell_tracker, with_cost
+from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.tracking.tracker import TrackedRun
 
 BEGAN = datetime(2026, 11, 20, 8, tzinfo=timezone.utc)

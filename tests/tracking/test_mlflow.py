@@ -18,7 +18,7 @@ from processes import start_python
 
 from gpu_pipelines.accelerators.spent import Billed, MachineTime, Planned, spent_on
 from gpu_pipelines.emulator.json_server import free_port
-from gpu_pipelines.targets.run_account import RunAccount, tell_tracker
+from gpu_pipelines.targets.runs.account import RunAccount, tell_tracker
 from gpu_pipelines.tracking.facts import Facts
 from gpu_pipelines.tracking.mlflow_tracker import MlflowTracker
 from gpu_pipelines.tracking.sender import Sender

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_pipelines.targets.local.state import digest_of_script
+from gpu_pipelines.targets.local.runner.digests import digest_of_script
 from gpu_pipelines.training.script.files import files_of_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 

@@ -62,7 +62,7 @@ def compiled_preparation(folder: Path, nodes: int) -> Path:
     """The compiled file of prepare_data alone, on several machines."""
     from gpu_pipelines.components.data_prep.component import prepare_data
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+    from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes
     from gpu_pipelines.targets.vertex.target import VertexTarget
 
     placed = VertexTarget(ProjectSettings(image="eu.example/steps:1"), data=DataNodes(nodes)).place(prepare_data, None)

@@ -16,9 +16,9 @@ from vertex_commands import PROJECT_FILE, command
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.spent import MachineTime, Spent
-from gpu_pipelines.targets.vertex.machine_times import launchers, planned_in, times_of_job
-from gpu_pipelines.targets.vertex.pipelines import parsed_spec
-from gpu_pipelines.targets.vertex.run_state import state_of
+from gpu_pipelines.targets.vertex.runs.machine_times import launchers, planned_in, times_of_job
+from gpu_pipelines.targets.vertex.runs.pipelines import parsed_spec
+from gpu_pipelines.targets.vertex.runs.state import state_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

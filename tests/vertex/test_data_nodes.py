@@ -17,8 +17,8 @@ from vertex_commands import connected_sdk
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.mounts import dns_peerings, lustre_mounts
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.container import Container
-from gpu_pipelines.targets.vertex.job_spec import (
+from gpu_pipelines.targets.vertex.placement.job_spec import (
     JobOptions,
     custom_job,
     no_reduction_server,

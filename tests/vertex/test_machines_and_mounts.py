@@ -15,8 +15,8 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.mounts import dns_peerings, lustre_mounts
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.spec_steps import takers_of
-from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.placement.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:

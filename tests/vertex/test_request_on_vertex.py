@@ -18,9 +18,9 @@ from gpu_pipelines.dag import PIPELINES, PUBLISHED
 from gpu_pipelines.dag.advanced import is_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.pipelines import pipeline_job
+from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.runs.pipelines import pipeline_job
 from gpu_pipelines.targets.vertex.target import VertexTarget
 from gpu_pipelines.tasks.tasks import TASKS
 

@@ -12,7 +12,7 @@ from vertex_commands import command
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.targets.compiled import documents_of, steps_of
-from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.placement.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:

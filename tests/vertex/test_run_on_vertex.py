@@ -28,8 +28,8 @@ from gpu_pipelines.dag.train_evaluate_upload import SETTINGS
 from gpu_pipelines.errors import RunFailedError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.target import compiled_for_here
-from gpu_pipelines.targets.trial_record import shaping_parameters
-from gpu_pipelines.targets.vertex.pipelines import parsed_spec, pipeline_job
+from gpu_pipelines.targets.runs.trial_record import shaping_parameters
+from gpu_pipelines.targets.vertex.runs.pipelines import parsed_spec, pipeline_job
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

@@ -17,8 +17,8 @@ from google_cloud_pipeline_components.container.v1.gcp_launcher.utils import jso
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.vertex_study import parameters_of, stopping_of

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 from google.cloud import aiplatform_v1 as api
 
-from gpu_pipelines.targets.vertex.run_state import state_of
+from gpu_pipelines.targets.vertex.runs.state import state_of
 
 _SPEC = {
     "root": {"dag": {"tasks": {"loop": {"componentRef": {"name": "comp-loop"}}}}},

@@ -16,7 +16,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import connected_sdk
 
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions, custom_job
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

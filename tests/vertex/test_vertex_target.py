@@ -24,8 +24,8 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import preemption_variables
 from gpu_pipelines.targets.compiled import compiled
 from gpu_pipelines.targets.published import file_of, published
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.target import VertexTarget, require_runnable
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN, parameters_of_model
 

@@ -36,8 +36,8 @@ from gpu_pipelines.targets.options import (
     words_of,
 )
 from gpu_pipelines.targets.own.pipeline import own_pipeline
-from gpu_pipelines.targets.run_account import RunAccount, with_cost
-from gpu_pipelines.targets.run_names import NAMED_HERE, new_run_name
+from gpu_pipelines.targets.runs.account import RunAccount, with_cost
+from gpu_pipelines.targets.runs.names import NAMED_HERE, new_run_name
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:

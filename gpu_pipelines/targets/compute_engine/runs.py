@@ -47,15 +47,15 @@ from gpu_pipelines.targets.compute_engine.run_folder import (
     VmRun,
     ended_now,
 )
-from gpu_pipelines.targets.earlier import require_resumable
 from gpu_pipelines.targets.messages import Outcome
-from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.targets.runs.account import RunAccount, StepAccount
+from gpu_pipelines.targets.runs.earlier import require_resumable
 from gpu_pipelines.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.fallback.tries import Tries
     from gpu_pipelines.targets.messages import Watch
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.terminal import Table
 
@@ -333,8 +333,8 @@ def run_on_vm(run: VmRun, work: Path) -> int:
 def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
     from gpu_pipelines.dag import load_pipeline
     from gpu_pipelines.targets.local.own import own_here
+    from gpu_pipelines.targets.local.runner.digests import state_of_steps
     from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record
-    from gpu_pipelines.targets.local.state import state_of_steps
     from gpu_pipelines.targets.local.target import LocalTarget
     from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.own.pipeline import OwnPipeline
@@ -356,7 +356,7 @@ def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
 
 def _ended(run: VmRun, record: RunRecord) -> int:
     """Copies the results of a run into its folder, and records how it ended."""
-    from gpu_pipelines.targets.local.result_lines import shown_result
+    from gpu_pipelines.targets.local.outputs.result_lines import shown_result
 
     shown = [line.replace(str(record.directory), run.uri) for line in _as_text(shown_result(record))]
     files = [path for path in (record.report, *record.directory.glob("logs/*.log")) if path.is_file()]

@@ -7,7 +7,7 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import FOLDER, documents_in
-from gpu_pipelines.targets.run_names import NAMED_HERE, OF_KUBEFLOW
+from gpu_pipelines.targets.runs.names import NAMED_HERE, OF_KUBEFLOW
 
 
 def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str, dict[str, Any]]:

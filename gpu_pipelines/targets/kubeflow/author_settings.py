@@ -11,8 +11,8 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, require_no_trainers
 from gpu_pipelines.targets.kubeflow.target import LAUNCHER_SIZE
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, require_no_trainers
 from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: Settings that nodes cannot have, with their names in messages.

@@ -15,25 +15,25 @@ from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
 from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
 from gpu_pipelines.targets.kubeflow.author_settings import give_to_nodes
 from gpu_pipelines.targets.kubeflow.connection import page_of
-from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
-from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES
+from gpu_pipelines.targets.kubeflow.placement.data_nodes import DataNodes, data_nodes_of
+from gpu_pipelines.targets.kubeflow.runs.machine_times import NO_PRICES
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import executors_on_kubernetes
 from gpu_pipelines.targets.plan_lines import told_machines, told_price, told_warnings
-from gpu_pipelines.targets.run_account import RunAccount, with_cost
-from gpu_pipelines.targets.run_names import OF_KUBEFLOW
+from gpu_pipelines.targets.runs.account import RunAccount, with_cost
+from gpu_pipelines.targets.runs.names import OF_KUBEFLOW
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.earlier import EarlierRun
-    from gpu_pipelines.targets.going_on import GoneOn
-    from gpu_pipelines.targets.kubeflow.run_request import KubeflowPipeline
+    from gpu_pipelines.targets.kubeflow.runs.request import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
     from gpu_pipelines.targets.messages import Request, Values, Watch
+    from gpu_pipelines.targets.runs.continued import GoneOn
+    from gpu_pipelines.targets.runs.earlier import EarlierRun
 
 _GROUP = "Kubeflow Pipelines"
 #: KFP's placeholder for the id of a run (`dsl.PIPELINE_JOB_ID_PLACEHOLDER`, which takes KFP's compiler to import).
@@ -100,7 +100,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Kubeflow runs it."""
-        from gpu_pipelines.targets.kubeflow.run_request import parsed_pipeline
+        from gpu_pipelines.targets.kubeflow.runs.request import parsed_pipeline
 
         made = own.placed(self, plans, str(self.checkpoint_uri))
         if made is not own and len(made.documents) > 1:
@@ -156,7 +156,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:
-        from gpu_pipelines.targets.kubeflow.run_request import parsed_pipeline
+        from gpu_pipelines.targets.kubeflow.runs.request import parsed_pipeline
 
         pipeline: KubeflowPipeline = parsed_pipeline(text, origin)
         known = {"data_nodes": data_nodes_of(pipeline.spec)}
@@ -164,7 +164,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run with a unique name."""
-        from gpu_pipelines.targets.kubeflow.run_request import DEFAULT_EXPERIMENT, RunRequest, new_run_name
+        from gpu_pipelines.targets.kubeflow.runs.request import DEFAULT_EXPERIMENT, RunRequest, new_run_name
 
         sent = RunRequest(
             name=new_run_name(compiled.name),
@@ -179,9 +179,9 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
-        from gpu_pipelines.targets.kubeflow.run_request import submit
-        from gpu_pipelines.targets.kubeflow.run_state import run_page
-        from gpu_pipelines.targets.kubeflow.runs import retry
+        from gpu_pipelines.targets.kubeflow.runs.begun import retry
+        from gpu_pipelines.targets.kubeflow.runs.request import submit
+        from gpu_pipelines.targets.kubeflow.runs.state import run_page
 
         sent = submission.content
         if isinstance(sent, str):  # of `retried`
@@ -195,7 +195,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run."""
-        from gpu_pipelines.targets.kubeflow.runs import follow
+        from gpu_pipelines.targets.kubeflow.runs.begun import follow
 
         self.settings.require("kubeflow_host")
         with watch.steps() as observer:
@@ -204,15 +204,15 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def account(self, run: str) -> RunAccount:
         """The state and the cost of a run."""
-        from gpu_pipelines.targets.kubeflow.runs import account
+        from gpu_pipelines.targets.kubeflow.runs.begun import account
 
         self.settings.require("kubeflow_host")
         return account(run, self.settings)
 
     def cancel(self, run: str) -> str:
         """Ends a run and its running steps."""
-        from gpu_pipelines.targets.kubeflow.run_state import run_page
-        from gpu_pipelines.targets.kubeflow.runs import terminate
+        from gpu_pipelines.targets.kubeflow.runs.begun import terminate
+        from gpu_pipelines.targets.kubeflow.runs.state import run_page
 
         self.settings.require("kubeflow_host")
         terminate(run, self.settings)
@@ -224,7 +224,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def retried(self, run: str) -> Submission:
         """A run whose failed steps the service starts again: under its name, with the results of the others."""
-        from gpu_pipelines.targets.kubeflow.runs import require_retriable
+        from gpu_pipelines.targets.kubeflow.runs.begun import require_retriable
 
         self.settings.require("kubeflow_host")
         require_retriable(run, self.settings)
@@ -232,7 +232,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
         """The pipeline without the finished steps of an earlier run on another target."""
-        from gpu_pipelines.targets.kubeflow.run_request import KubeflowPipeline
+        from gpu_pipelines.targets.kubeflow.runs.request import KubeflowPipeline
 
         spec, platform = found.documents[0], found.documents[1] if len(found.documents) > 1 else {}
         text = OwnPipeline(found.documents).text

@@ -15,7 +15,7 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.cron import Cron
 from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
-from gpu_pipelines.targets.kubeflow.run_request import DEFAULT_EXPERIMENT, KubeflowPipeline, experiment_id, given
+from gpu_pipelines.targets.kubeflow.runs.request import DEFAULT_EXPERIMENT, KubeflowPipeline, experiment_id, given
 from gpu_pipelines.targets.kubeflow.uploads import UploadedVersion, find_version
 from gpu_pipelines.targets.messages import Compiled, Done, Submission, is_own
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY, Schedules, Wanted

@@ -27,10 +27,10 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, note_of_file
-from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.in_cluster.node_choices import choice_of, with_choices
-from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import (
+from gpu_pipelines.targets.kubeflow.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.kubeflow.placement.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import (
     DEFAULT_HOURS,
     SPEC_ARGUMENT,
     TrainJobSpec,
@@ -174,7 +174,7 @@ class KubeflowTarget:
             return self.place(component, plan)
         from gpu_pipelines.components.study_begin.component import begin_study
         from gpu_pipelines.components.study_finish.component import finish_study
-        from gpu_pipelines.targets.kubeflow.search_task import search_component
+        from gpu_pipelines.targets.kubeflow.placement.search_task import search_component
 
         begin, finish = self.place(begin_study, None), self.place(finish_study, None)
         on_machines = self.place(finish_study, plan)

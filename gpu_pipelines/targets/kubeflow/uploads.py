@@ -13,7 +13,7 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
-from gpu_pipelines.targets.kubeflow.run_request import KubeflowPipeline
+from gpu_pipelines.targets.kubeflow.runs.request import KubeflowPipeline
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.cluster_parts import missed_without_cluster
-from gpu_pipelines.targets.local.next_commands import next_commands
+from gpu_pipelines.targets.local.outputs.next_commands import next_commands
+from gpu_pipelines.targets.local.outputs.result_lines import shown_result
 from gpu_pipelines.targets.local.own import for_this_machine, own_here, packages_by_address
-from gpu_pipelines.targets.local.result_lines import shown_result
 from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.local.telling import told_of_errors
@@ -25,15 +25,15 @@ from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, own_pipeline, require_no_task
 from gpu_pipelines.targets.own.plans import plans_here
-from gpu_pipelines.targets.run_record import RUN
+from gpu_pipelines.targets.runs.record import RUN
+from gpu_pipelines.targets.runs.trial_record import RUNS
 from gpu_pipelines.targets.target import Target
-from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.earlier import EarlierRun
-    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Watch
+    from gpu_pipelines.targets.runs.continued import GoneOn
+    from gpu_pipelines.targets.runs.earlier import EarlierRun
 
 #: The accelerator of a compiled file if none is named.
 _DEFAULT = "cpu:2"
@@ -131,8 +131,8 @@ class Local(LocalTarget, Target):
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
         """The pipeline with digests of what its steps read, so that changes count, and with an earlier run's state."""
         from gpu_pipelines.dag import load_pipeline
-        from gpu_pipelines.targets.local.state import state_of_steps
-        from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, run_named, run_to_resume
+        from gpu_pipelines.targets.local.runner.digests import state_of_steps
+        from gpu_pipelines.targets.runs.recorded import LATEST, checkpoints_of, run_named, run_to_resume
 
         runs, resumed = self.options.runs, None
         if request.resume == LATEST:
@@ -201,8 +201,8 @@ class Local(LocalTarget, Target):
 
     def earlier(self, run: str) -> EarlierRun:
         """A run in the form in which another one can continue it."""
-        from gpu_pipelines.targets.local.earlier import earlier_run
-        from gpu_pipelines.targets.recorded_runs import run_named
+        from gpu_pipelines.targets.local.outputs.earlier import earlier_run
+        from gpu_pipelines.targets.runs.recorded import run_named
 
         return earlier_run(run_named(self.options.runs, run))
 
@@ -212,7 +212,7 @@ class Local(LocalTarget, Target):
 
         from gpu_pipelines.targets.compiled import compiled as text_of
         from gpu_pipelines.targets.compiled import documents_of
-        from gpu_pipelines.targets.local.brought import TAKEN_OVER, bring_here
+        from gpu_pipelines.targets.local.outputs.brought import TAKEN_OVER, bring_here
 
         spec = found.documents[0]
         if isinstance(compiled.origin, OwnPipeline):
@@ -234,7 +234,7 @@ class Local(LocalTarget, Target):
             lines = [*shown_result(record), *next_commands(record, request, self.options, checked.of_kubernetes)]
             return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training
-        from gpu_pipelines.targets.trial_record import save_trial
+        from gpu_pipelines.targets.runs.trial_record import save_trial
 
         advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
         return Outcome("succeeded", lines, save_trial(self.options.runs, checked.values.arguments, advice))

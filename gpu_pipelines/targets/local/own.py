@@ -17,7 +17,7 @@ from gpu_pipelines.step_environment import INPUT_STATE
 from gpu_pipelines.targets.compiled import EMAILS_OF_VERTEX
 from gpu_pipelines.targets.local.cluster_parts import ClusterPart, cluster_parts, problems_without_cluster
 from gpu_pipelines.targets.local.container import ENGINES, engine_here
-from gpu_pipelines.targets.local.state import state_of_own
+from gpu_pipelines.targets.local.runner.digests import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import drop_unused

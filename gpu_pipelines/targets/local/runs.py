@@ -25,10 +25,10 @@ from gpu_pipelines.errors import (
 from gpu_pipelines.targets.steps import StepRecord
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.going_on import GoneOn
-    from gpu_pipelines.targets.local.left import Left
+    from gpu_pipelines.targets.local.outputs.left import Left
     from gpu_pipelines.targets.messages import Values
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.continued import GoneOn
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.steps import Observer
 
 #: The cost of a run on this machine.
@@ -140,11 +140,11 @@ def run_and_record(
         RunFailedError: it ended with an error that is not a step's; the record and the outcome have it.
         UserError: its directory cannot be created.
     """
-    from gpu_pipelines.targets.local.brought import brought_for_report
-    from gpu_pipelines.targets.local.processes import end_left_behind
+    from gpu_pipelines.targets.local.outputs.brought import brought_for_report
+    from gpu_pipelines.targets.local.runner.processes import end_left_behind
     from gpu_pipelines.targets.local.target import RunPlace, adopt_results, run_locally
-    from gpu_pipelines.targets.recorded_runs import CACHE
-    from gpu_pipelines.targets.run_record import new_run_directory
+    from gpu_pipelines.targets.runs.record import new_run_directory
+    from gpu_pipelines.targets.runs.recorded import CACHE
 
     if request.resumed_run:
         end_left_behind(runs / request.resumed_run)
@@ -202,7 +202,7 @@ def _require_there(directory: Path) -> None:
 def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> RunRecord:
     """The record of a run that begins, with the steps that it reuses."""
     from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
 
     record = RunRecord(
         run_id=run_id,
@@ -260,8 +260,8 @@ class _Recorder:
 
     def artifacts(self) -> list[Left]:
         """The artifacts that finished steps made, or reused from earlier runs."""
-        from gpu_pipelines.targets.local.left import artifacts_left, note_makers
-        from gpu_pipelines.targets.recorded_runs import CACHE
+        from gpu_pipelines.targets.local.outputs.left import artifacts_left, note_makers
+        from gpu_pipelines.targets.runs.recorded import CACHE
 
         cache = self._runs / CACHE
         note_makers(self._record.steps, cache, self._runs)
@@ -277,7 +277,7 @@ class _Recorder:
         self._observer.step_said(step, line)
 
     def step_ended(self, step: StepRecord) -> None:
-        from gpu_pipelines.targets.local.left import complete_artifacts
+        from gpu_pipelines.targets.local.outputs.left import complete_artifacts
 
         complete_artifacts(step)
         self.write()
@@ -295,9 +295,9 @@ class _Recorder:
         """
         from gpu_pipelines.reports.run_report import write_run_report
         from gpu_pipelines.reports.runs_page import write_runs_page
-        from gpu_pipelines.targets.local.left import pages_of
-        from gpu_pipelines.targets.recorded_runs import recorded_runs
-        from gpu_pipelines.targets.run_record import write_outcome
+        from gpu_pipelines.targets.local.outputs.left import pages_of
+        from gpu_pipelines.targets.runs.record import write_outcome
+        from gpu_pipelines.targets.runs.recorded import recorded_runs
 
         with self._lock, suppress(*(() if is_end else (OSError,))):
             self._record.note_time(self._started)
@@ -340,7 +340,7 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
         record: record of the run.
         artifacts: artifacts of its steps.
     """
-    from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of, texts_of
+    from gpu_pipelines.targets.local.outputs.left import finite, metrics_of, pages_of, texts_of
 
     record.pages, found = pages_of(artifacts), metrics_of(artifacts)
     record.metric_texts = texts_of(artifacts)
@@ -366,7 +366,7 @@ def _say_unwritten(record: RunRecord, error: OSError) -> None:
 
 def _say_stopping(step: StepRecord | None) -> None:
     """Says at once that a Ctrl-C has arrived, and what takes time now."""
-    from gpu_pipelines.targets.local.processes import SECONDS_TO_END
+    from gpu_pipelines.targets.local.runner.processes import SECONDS_TO_END
 
     if step is None:
         return

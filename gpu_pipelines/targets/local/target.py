@@ -30,12 +30,12 @@ from gpu_pipelines.step_environment import (
     environment_with,
 )
 from gpu_pipelines.targets.compiled import compiled
-from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
-from gpu_pipelines.targets.local.left import finite, written
-from gpu_pipelines.targets.local.log import LocalLog
-from gpu_pipelines.targets.local.processes import no_process_left_behind
+from gpu_pipelines.targets.local.outputs.left import finite, written
+from gpu_pipelines.targets.local.runner.kfp_runner import as_on_platforms
+from gpu_pipelines.targets.local.runner.log import LocalLog
+from gpu_pipelines.targets.local.runner.processes import no_process_left_behind
 from gpu_pipelines.targets.own.plans import require_here
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.targets.steps import Observer, StepRecord
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gpu_pipelines.targets.steps import last_lines
 
 if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.steps import StepRecord
 
 

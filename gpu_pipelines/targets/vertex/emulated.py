@@ -13,7 +13,7 @@ from gpu_pipelines.emulator.extra import needed_by
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.targets.messages import Outcome
-from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

@@ -34,9 +34,9 @@ from gpu_pipelines.targets.fallback.tries import (
     tries_at,
 )
 from gpu_pipelines.targets.fallback.trying import CANCELLED, Seen, try_in_order
-from gpu_pipelines.targets.vertex.fallback import CHOICES, MAX_PRICE, TRIES, job_on
 from gpu_pipelines.targets.vertex.jobs.custom_jobs import cancel_job, job_with_label, submit_job
 from gpu_pipelines.targets.vertex.jobs.request import PreparedJob
+from gpu_pipelines.targets.vertex.placement.fallback import CHOICES, MAX_PRICE, TRIES, job_on
 
 #: The service's messages that it has no machines, and that the project may not have more. They are from its errors, the
 #: second and third from Compute Engine, which it passes on. The last is that of a region without the machine: the

@@ -22,8 +22,8 @@ from gpu_pipelines.targets.options import (
     setting,
     words_of,
 )
-from gpu_pipelines.targets.vertex.job_spec import JobOptions
-from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
+from gpu_pipelines.targets.vertex.placement.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.placement.mounts import dns_peerings, lustre_mounts
 
 _JOB = ("job",)
 _EVERYWHERE = STARTED | COMPILED | {"job"}

@@ -15,7 +15,7 @@ from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values, s
 from gpu_pipelines.targets.scheduling import Schedules, Wanted
 from gpu_pipelines.targets.vertex import schedules
 from gpu_pipelines.targets.vertex.console import schedule_page
-from gpu_pipelines.targets.vertex.pipelines import pipeline_job
+from gpu_pipelines.targets.vertex.runs.pipelines import pipeline_job
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:

@@ -37,10 +37,10 @@ from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.own.placed import executors_on_kubernetes
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
-from gpu_pipelines.targets.vertex.fallback import LAUNCHER, become_fallback, choice_of
-from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, JobOptions, custom_job, require_job
-from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, pools_of, tuning_job
+from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes, data_job
+from gpu_pipelines.targets.vertex.placement.fallback import LAUNCHER, become_fallback, choice_of
+from gpu_pipelines.targets.vertex.placement.job_spec import STEP_HOURS, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.placement.tuning_job import TRIAL_COMMAND, TuningTasks, pools_of, tuning_job
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.

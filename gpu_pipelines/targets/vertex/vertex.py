@@ -24,23 +24,23 @@ from gpu_pipelines.targets.data_nodes import STANDARD
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
 from gpu_pipelines.targets.plan_lines import told_warnings
-from gpu_pipelines.targets.run_account import RunAccount, with_cost
-from gpu_pipelines.targets.run_names import NAMED_HERE, new_run_name
+from gpu_pipelines.targets.runs.account import RunAccount, with_cost
+from gpu_pipelines.targets.runs.names import NAMED_HERE, new_run_name
+from gpu_pipelines.targets.runs.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
-from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
-from gpu_pipelines.targets.vertex.data_nodes import DataNodes
-from gpu_pipelines.targets.vertex.fallback import choices_in, not_in, told_choices
 from gpu_pipelines.targets.vertex.options import VertexOptions
+from gpu_pipelines.targets.vertex.placement.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.placement.fallback import choices_in, not_in, told_choices
 from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER, VertexTarget, evaluation_for, require_runnable
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.earlier import EarlierRun
-    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Request, Values, Watch
-    from gpu_pipelines.targets.vertex.machines import StepMachines
+    from gpu_pipelines.targets.runs.continued import GoneOn
+    from gpu_pipelines.targets.runs.earlier import EarlierRun
+    from gpu_pipelines.targets.vertex.placement.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
 #: Services that are empty on a run's own emulator, by the prefix of their places.
@@ -92,7 +92,7 @@ class Vertex(VertexTarget, CloudTarget):
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
         """Whether the model is too large for the GPU of the evaluation, or the run's own emulator has no data."""
-        from gpu_pipelines.targets.vertex.machines import not_evaluated
+        from gpu_pipelines.targets.vertex.placement.machines import not_evaluated
 
         return self._empty(compiled, arguments) or not_evaluated(compiled.spec, arguments)
 
@@ -124,8 +124,8 @@ class Vertex(VertexTarget, CloudTarget):
     def told_of(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan], region: str | None) -> list[str]:
         """Warnings about all machines, also those of Google's own components, and lists of artifacts that are too
         long."""
-        from gpu_pipelines.targets.vertex.collected import told_collected
-        from gpu_pipelines.targets.vertex.machines import machines_of, told_unknown
+        from gpu_pipelines.targets.vertex.placement.collected import told_collected
+        from gpu_pipelines.targets.vertex.placement.machines import machines_of, told_unknown
 
         told = told_warnings(each.plan for each in machines_of(own.spec, region))
         return [*told, *told_unknown(own.spec), *told_collected(own.spec)]
@@ -151,7 +151,7 @@ class Vertex(VertexTarget, CloudTarget):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The `PipelineJob` with a unique id."""
-        from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, pipeline_job
+        from gpu_pipelines.targets.vertex.runs.pipelines import PipelineRequest, pipeline_job
 
         self._look_at_resources(compiled.spec)
         template = compiled.origin.template
@@ -165,8 +165,8 @@ class Vertex(VertexTarget, CloudTarget):
         Raises:
             UserError: one does not exist, or lacks the machines of its steps.
         """
-        from gpu_pipelines.targets.vertex.machines import jobs_by_resource
         from gpu_pipelines.targets.vertex.persistent_resource import told_resource
+        from gpu_pipelines.targets.vertex.placement.machines import jobs_by_resource
 
         # A run's own emulator has no persistent machines.
         for resource, jobs in ({} if self.options.emulate else jobs_by_resource(spec)).items():
@@ -186,7 +186,7 @@ class Vertex(VertexTarget, CloudTarget):
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
         from gpu_pipelines.targets.vertex.console import run_page
-        from gpu_pipelines.targets.vertex.pipelines import submit
+        from gpu_pipelines.targets.vertex.runs.pipelines import submit
 
         name, job_id = submit(submission.content, self.settings), submission.content.job_id
         lines = [f"submitted {job_id}", f"console: {run_page(name)}"]
@@ -194,9 +194,9 @@ class Vertex(VertexTarget, CloudTarget):
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run, or of a custom job."""
-        from gpu_pipelines.targets.vertex import pipelines
-        from gpu_pipelines.targets.vertex.follow import follow
         from gpu_pipelines.targets.vertex.jobs import custom_jobs
+        from gpu_pipelines.targets.vertex.runs import pipelines
+        from gpu_pipelines.targets.vertex.runs.follow import follow
 
         settings = pipelines.settings_of(run, self.settings)
         if custom_jobs.is_custom_job(run):
@@ -208,9 +208,9 @@ class Vertex(VertexTarget, CloudTarget):
 
     def account(self, run: str) -> RunAccount:
         """The state and the cost of a run or a custom job."""
-        from gpu_pipelines.targets.vertex import pipelines
-        from gpu_pipelines.targets.vertex.account import account_of_job, account_of_run
         from gpu_pipelines.targets.vertex.jobs import custom_jobs
+        from gpu_pipelines.targets.vertex.runs import pipelines
+        from gpu_pipelines.targets.vertex.runs.account import account_of_job, account_of_run
 
         settings = pipelines.settings_of(run, self.settings)
         if custom_jobs.is_custom_job(run):
@@ -219,8 +219,9 @@ class Vertex(VertexTarget, CloudTarget):
 
     def cancel(self, run: str) -> str:
         """Cancels a run with the jobs of its steps, or a custom job."""
-        from gpu_pipelines.targets.vertex import console, pipelines
+        from gpu_pipelines.targets.vertex import console
         from gpu_pipelines.targets.vertex.jobs import custom_jobs
+        from gpu_pipelines.targets.vertex.runs import pipelines
 
         settings = pipelines.settings_of(run, self.settings)
         if custom_jobs.is_custom_job(run):
@@ -235,14 +236,14 @@ class Vertex(VertexTarget, CloudTarget):
 
     def is_run(self, run: str) -> bool:
         """Whether a name is the full name of a job, or has the form of this target's runs."""
-        from gpu_pipelines.targets.vertex.pipelines import FULL_NAME
+        from gpu_pipelines.targets.vertex.runs.pipelines import FULL_NAME
 
         return bool(FULL_NAME.fullmatch(run) or NAMED_HERE.fullmatch(run))
 
     def earlier(self, run: str) -> EarlierRun:
         """A run in the form in which another one can continue it."""
-        from gpu_pipelines.targets.vertex import earlier, pipelines
         from gpu_pipelines.targets.vertex.jobs import custom_jobs
+        from gpu_pipelines.targets.vertex.runs import earlier, pipelines
 
         if custom_jobs.is_custom_job(run):
             raise InvalidRequestError(f"{run} is a custom job, not a run of a pipeline.", "Submit it again.")
@@ -296,9 +297,9 @@ class Vertex(VertexTarget, CloudTarget):
             origin: its name in messages.
             template: address of its uploaded version; None if there is none.
         """
-        from gpu_pipelines.targets.vertex import machines
-        from gpu_pipelines.targets.vertex.collected import told_collected
-        from gpu_pipelines.targets.vertex.pipelines import name_of, parsed_spec
+        from gpu_pipelines.targets.vertex.placement import machines
+        from gpu_pipelines.targets.vertex.placement.collected import told_collected
+        from gpu_pipelines.targets.vertex.runs.pipelines import name_of, parsed_spec
 
         spec = parsed_spec(text, origin)
         if steps := machines.trainings_without_gpus(spec):

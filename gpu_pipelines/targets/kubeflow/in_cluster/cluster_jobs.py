@@ -28,8 +28,8 @@ from gpu_pipelines.errors import (
     root_of,
 )
 from gpu_pipelines.targets.kubeflow.cluster_api import api_error, service_errors
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest
 from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, patience, scheduling_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"

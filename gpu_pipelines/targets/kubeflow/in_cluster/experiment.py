@@ -27,7 +27,7 @@ from gpu_pipelines.targets.kubeflow.in_cluster.experiment_manifest import comman
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job import interval
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TrainJobs
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import RUNNING, Price, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy

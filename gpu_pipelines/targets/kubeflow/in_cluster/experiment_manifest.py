@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import NODE, manifest_of, metadata_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest
 from gpu_pipelines.tuning.service.katib_study import search_of
 from gpu_pipelines.tuning.service.study import ServiceStudy
 

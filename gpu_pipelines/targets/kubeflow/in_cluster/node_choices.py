@@ -34,8 +34,8 @@ from gpu_pipelines.targets.fallback.tries import (
     Try,
     tries_at,
 )
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import TrainJobSpec
 from gpu_pipelines.targets.kubeflow.pod_starts import patience
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TrainJobs

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import metadata_of, pod_of, resources_of, variables_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec
 
 #: Names of a node's container, and of the container that submits the job to the cluster and prints its log.
 NODE, SUBMITTER = "ray", "ray-job-submitter"

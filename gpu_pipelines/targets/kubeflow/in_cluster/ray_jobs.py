@@ -21,8 +21,8 @@ from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.in_cluster.exchange import executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.in_cluster.ray_job_manifest import SUBMITTER, manifest_of
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest
 from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, scheduling_of, suspended
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Group and version of its API.
 RAY_API = ("ray.io", "v1")

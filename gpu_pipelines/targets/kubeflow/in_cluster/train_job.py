@@ -35,7 +35,7 @@ from gpu_pipelines.targets.kubeflow.in_cluster.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.in_cluster.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TRAINER_API, TrainJobs
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 
 #: Seconds between two checks of a TrainJob, and seconds without a sign of this process after which its nodes end, for
 #: tests.

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.pods import GPU_RESOURCE, QUEUE_LABEL
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest, TrainJobSpec
 
 #: Names of a node's container, and of the job that creates the nodes, in Trainer's runtimes.
 NODE = "node"

@@ -17,8 +17,8 @@ from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import (
     memory_was_full,
 )
 from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import NODE, manifest_of
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import JobRequest
 from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, suspended
-from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 #: Condition of a pod whose node was taken away: https://kubernetes.io/docs/concepts/workloads/pods/disruptions/.

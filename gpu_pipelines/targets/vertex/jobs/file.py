@@ -20,7 +20,10 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
 from gpu_pipelines.targets.container import Container
-from gpu_pipelines.targets.vertex.job_spec import (
+from gpu_pipelines.targets.vertex.jobs.request import PreparedJob, checked_name, default_name, image_of
+from gpu_pipelines.targets.vertex.jobs.spec_file import read_job_file
+from gpu_pipelines.targets.vertex.options import JobFlags
+from gpu_pipelines.targets.vertex.placement.job_spec import (
     custom_job,
     environment_variables,
     fill_spec,
@@ -31,10 +34,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     require_job,
     timeout,
 )
-from gpu_pipelines.targets.vertex.jobs.request import PreparedJob, checked_name, default_name, image_of
-from gpu_pipelines.targets.vertex.jobs.spec_file import read_job_file
-from gpu_pipelines.targets.vertex.machines import spec_of
-from gpu_pipelines.targets.vertex.options import JobFlags
+from gpu_pipelines.targets.vertex.placement.machines import spec_of
 from gpu_pipelines.yaml_output import is_utf8
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.

@@ -18,7 +18,7 @@ from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.evaluation import Evaluation
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4

@@ -21,14 +21,14 @@ from gpu_pipelines.registry import is_local
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.targets.options import declared, flag_of
 from gpu_pipelines.targets.options import given as given_options
-from gpu_pipelines.targets.recorded_runs import checkpoints_of
-from gpu_pipelines.targets.trial_record import RUNS
+from gpu_pipelines.targets.runs.recorded import checkpoints_of
+from gpu_pipelines.targets.runs.trial_record import RUNS
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Request
     from gpu_pipelines.targets.options import Options
-    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.steps import StepRecord
 
 _REGISTRY = Path("registry")

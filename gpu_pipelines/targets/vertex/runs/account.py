@@ -14,11 +14,17 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.targets.runs.account import RunAccount, StepAccount
 from gpu_pipelines.targets.vertex import console
 from gpu_pipelines.targets.vertex.jobs.custom_jobs import REQUEST_LABEL, state_in_words
-from gpu_pipelines.targets.vertex.machine_times import NOT_COUNTED, RUN_LABEL, planned_in, times_of_job, times_of_run
-from gpu_pipelines.targets.vertex.run_state import state_of
+from gpu_pipelines.targets.vertex.runs.machine_times import (
+    NOT_COUNTED,
+    RUN_LABEL,
+    planned_in,
+    times_of_job,
+    times_of_run,
+)
+from gpu_pipelines.targets.vertex.runs.state import state_of
 from gpu_pipelines.tracking.tracked import run_of
 from gpu_pipelines.tracking.tracker import TrackedRun
 

@@ -9,8 +9,8 @@ from typing import Any
 from gpu_pipelines.dag.placement import PREPARES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.data_nodes import SPOT, STANDARD, problems_of_data_nodes
-from gpu_pipelines.targets.kubeflow.pods import SPOT_LABEL, PodNeeds, Toleration
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.pods import SPOT_LABEL, PodNeeds, Toleration
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
 #: Share of a node's memory for exchange between workers.
 _SHARED_MEMORY_GIB = 8

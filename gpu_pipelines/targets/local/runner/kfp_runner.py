@@ -32,7 +32,7 @@ from gpu_pipelines.emulator.pipelines.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY
-from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
+from gpu_pipelines.targets.local.runner.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
 
 #: The part of a step's command that makes the folder of its program; and the same in the run's folder.
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"

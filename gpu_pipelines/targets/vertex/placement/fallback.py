@@ -21,7 +21,7 @@ from gpu_pipelines.step_environment import ACCELERATOR, PREEMPTION_HOURS
 from gpu_pipelines.step_environment import TRIES as TRIES_SO_FAR
 from gpu_pipelines.targets.compiled import steps_of
 from gpu_pipelines.targets.fallback.tries import FOLDER, Choice
-from gpu_pipelines.targets.vertex.job_spec import in_another_region
+from gpu_pipelines.targets.vertex.placement.job_spec import in_another_region
 
 LAUNCHER = "gpu_pipelines.targets.vertex.fallback_launcher"
 #: Its options: the choices, as JSON; the most that all tries may cost; the place of the record of tries.

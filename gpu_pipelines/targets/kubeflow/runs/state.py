@@ -11,7 +11,7 @@ from typing import Any
 from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.kubeflow.connection import page_of, service_errors
-from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline
+from gpu_pipelines.targets.kubeflow.runs.failure import base_name, kept_pipeline
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.spec_steps import tasks_in
 

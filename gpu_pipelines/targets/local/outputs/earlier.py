@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.dag.placement import TRAINING_STEPS
-from gpu_pipelines.targets.earlier import EarlierRun, Made
-from gpu_pipelines.targets.local.left import EXECUTOR_OUTPUT
-from gpu_pipelines.targets.recorded_runs import CACHE, checkpoints_of, entries_taken
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.local.outputs.left import EXECUTOR_OUTPUT
+from gpu_pipelines.targets.runs.earlier import EarlierRun, Made
+from gpu_pipelines.targets.runs.record import RunRecord
+from gpu_pipelines.targets.runs.recorded import CACHE, checkpoints_of, entries_taken
 from gpu_pipelines.targets.steps import StepRecord
 
 #: Suffix of a step's name in a turn of a loop.

@@ -14,9 +14,9 @@ from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, job_service, service_errors, tried_again, with_label
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.own.steps import steps_in
-from gpu_pipelines.targets.vertex.fallback import choices_in
-from gpu_pipelines.targets.vertex.machines import machines_of, of_several_jobs, searching
-from gpu_pipelines.targets.vertex.run_state import RunState, StepState
+from gpu_pipelines.targets.vertex.placement.fallback import choices_in
+from gpu_pipelines.targets.vertex.placement.machines import machines_of, of_several_jobs, searching
+from gpu_pipelines.targets.vertex.runs.state import RunState, StepState
 
 #: Label that Vertex AI Pipelines puts on a run and on every job that it creates:
 #: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.

@@ -12,7 +12,7 @@ from typing import Any
 from gpu_pipelines.artifacts.digests import digest_of_files
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.step import THIS_TRAINING
-from gpu_pipelines.targets.run_record import RUN
+from gpu_pipelines.targets.runs.record import RUN
 
 #: Field beside KFP's record of an artifact: a digest of its files.
 _FILES = "files"

@@ -3,7 +3,7 @@
 from kfp import dsl
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
 _LAUNCHER = "gpu_pipelines.targets.kubeflow.in_cluster.experiment"
 

@@ -10,11 +10,10 @@ from typing import Any
 from gpu_pipelines.accelerators.spent import spent_on
 from gpu_pipelines.errors import UnavailableError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.earlier import require_resumable
 from gpu_pipelines.targets.kubeflow.connection import connect, service_errors
-from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
-from gpu_pipelines.targets.kubeflow.run_failure import reason_of, waits_of
-from gpu_pipelines.targets.kubeflow.run_state import (
+from gpu_pipelines.targets.kubeflow.runs.failure import reason_of, waits_of
+from gpu_pipelines.targets.kubeflow.runs.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
+from gpu_pipelines.targets.kubeflow.runs.state import (
     ENDS,
     RunState,
     StepState,
@@ -24,7 +23,8 @@ from gpu_pipelines.targets.kubeflow.run_state import (
     state_of,
     time_of,
 )
-from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.targets.runs.account import RunAccount, StepAccount
+from gpu_pipelines.targets.runs.earlier import require_resumable
 from gpu_pipelines.targets.steps import Observer, StepRecord
 
 _MISSES = 5

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
-from gpu_pipelines.targets.run_record import RUN, WHOLE_ID, RunRecord
+from gpu_pipelines.targets.runs.record import RUN, WHOLE_ID, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 #: The name for the newest run.

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import step_components
-from gpu_pipelines.targets.recorded_runs import entries_taken
-from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.runs.record import RunRecord
+from gpu_pipelines.targets.runs.recorded import entries_taken
 from gpu_pipelines.targets.steps import StepRecord
 
 Value = TypeVar("Value")

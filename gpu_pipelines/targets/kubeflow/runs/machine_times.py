@@ -13,7 +13,7 @@ from typing import Any
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.catalog.records import MachineType
 from gpu_pipelines.accelerators.spent import MachineTime
-from gpu_pipelines.targets.kubeflow.pods import (
+from gpu_pipelines.targets.kubeflow.placement.pods import (
     ACCELERATOR_LABEL,
     FLEX_START_LABEL,
     SPOT_LABEL,
@@ -21,8 +21,8 @@ from gpu_pipelines.targets.kubeflow.pods import (
     usable_cpus,
     usable_memory_gib,
 )
-from gpu_pipelines.targets.kubeflow.run_failure import pods_of_steps
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.placement.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.runs.failure import pods_of_steps
 from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: The message if nothing has a price.

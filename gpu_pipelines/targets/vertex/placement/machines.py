@@ -17,7 +17,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import steps_of
 from gpu_pipelines.targets.own.steps import Step, steps_in
 from gpu_pipelines.targets.plan_lines import told_limit, told_machines, told_price, told_warnings
-from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
+from gpu_pipelines.targets.vertex.placement.job_spec import DEFAULT_HOURS
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: Input of GCPC's CustomJob components that holds the machines.

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
+from gpu_pipelines.targets.kubeflow.placement.pods import PodNeeds, Toleration
 
 #: Kubeflow Trainer's own runtime for torchrun's variables.
 DEFAULT_RUNTIME = "torch-distributed"

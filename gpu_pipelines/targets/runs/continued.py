@@ -17,8 +17,8 @@ from gpu_pipelines.emulator.pipelines.conditions import holds
 from gpu_pipelines.emulator.pipelines.task_order import in_order, tasks_before
 from gpu_pipelines.errors import InvalidRequestError, some_of
 from gpu_pipelines.targets.compiled import without_turns
-from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.own.placed import drop_unused
+from gpu_pipelines.targets.runs.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.spec_steps import containers_of, inputs_named_in, is_last, tasks_in
 
 _CHECKPOINT_URI = "checkpoint_uri"

@@ -22,10 +22,10 @@ from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.steps import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
-from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
-from gpu_pipelines.targets.vertex.machine_times import RUN_LABEL, launchers
-from gpu_pipelines.targets.vertex.run_state import RunState, StepState, state_of
+from gpu_pipelines.targets.vertex.placement.fallback import choices_in
+from gpu_pipelines.targets.vertex.runs.machine_times import RUN_LABEL, launchers
+from gpu_pipelines.targets.vertex.runs.state import RunState, StepState, state_of
 
 #: Lines of a step's log that are kept, to show them if it fails.
 LINES_KEPT = 12

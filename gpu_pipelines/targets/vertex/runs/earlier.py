@@ -11,8 +11,8 @@ from typing import Any
 
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.earlier import EarlierRun, Made, resumed_by
-from gpu_pipelines.targets.vertex.run_state import RUN_ENDS, STEP_STATES
+from gpu_pipelines.targets.runs.earlier import EarlierRun, Made, resumed_by
+from gpu_pipelines.targets.vertex.runs.state import RUN_ENDS, STEP_STATES
 
 _INPUT, _OUTPUT = "input:", "output:"
 

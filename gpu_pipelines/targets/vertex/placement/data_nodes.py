@@ -12,7 +12,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.data_nodes import STANDARD, problems_of_data_nodes
-from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, JobOptions, job_around, seconds_of, worker_pools
+from gpu_pipelines.targets.vertex.placement.job_spec import STEP_HOURS, JobOptions, job_around, seconds_of, worker_pools
 
 #: The default machine of each replica, with the CPUs and memory of the plain task.
 DATA_MACHINE = "n2-standard-16"

@@ -1,0 +1,1 @@
+"""Where the steps run: specifications of jobs and their machines, as a compiled file has them."""

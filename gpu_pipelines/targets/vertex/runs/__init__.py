@@ -1,0 +1,1 @@
+"""Runs on Vertex AI Pipelines: submitted, followed, continued, and what they took."""
