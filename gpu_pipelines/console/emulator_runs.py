@@ -121,16 +121,37 @@ class EmulatorRuns:
         Raises:
             UserError: there is no such job or task.
         """
-        details = _details(self.job(run_id))
+        job = self.job(run_id)
+        details = _details(job)
         if task not in details:
             raise NotFoundError(f"There is no task {task[:80]!r} in {run_id}.", "It has not begun.")
-        wanted = f'resource.labels.job_id="{_log_of(details[task])}"'
+        wanted = f'resource.labels.job_id="{self._log_of(job, task, details[task])}"'
         body = {"resourceNames": [f"projects/{self._client.about['project']}"], "filter": wanted, "pageSize": _LINES}
         answer = self._client.ask("POST", "v2/entries:list", {**body, "pageToken": str(start)})
         lines = [str(entry.get("jsonPayload", {}).get("message", "")) for entry in answer.get("entries", [])]
         is_over = _TASK_STATES.get(details[task].get("state", ""), "") not in GOING_ON
         text = "".join(f"{line}\n" for line in lines)
         return LogPart(text, start + len(lines), is_over and "nextPageToken" not in answer)
+
+    def _log_of(self, job: Mapping[str, Any], task: str, detail: Mapping[str, Any]) -> str:
+        """The job whose lines are the log of a task: the custom job that it created, else its own container.
+
+        The service knows the custom job only when the task has ended; before, it is found by its label.
+        """
+        from gpu_pipelines.targets.vertex.runs.machine_times import RUN_LABEL, launchers
+
+        held = detail.get("execution", {}).get("metadata", {}).get("output:gcp_resources", "")
+        with suppress(ValueError, KeyError, IndexError, TypeError):
+            return str(json.loads(held)["resources"][0]["resourceUri"]).rpartition("/")[2]
+        names = [name for name, of in launchers(job.get("pipelineSpec") or {}).items() if of == task]
+        if names and (label := job.get("labels", {}).get(RUN_LABEL)):
+            made = f'labels.{RUN_LABEL}="{label}"'
+            answer = self._client.ask("GET", f"v1/{self._client.parent}/customJobs", filter=made)
+            for each in answer.get("customJobs", []):
+                if each["displayName"] in names:
+                    return str(each["name"]).rpartition("/")[2]
+        main = detail.get("executorDetail", {}).get("containerDetail", {}).get("mainJob", "")
+        return str(main).rpartition("/")[2]
 
     def page(self, run_id: str, key: str) -> bytes:
         """An HTML page that a task wrote.
@@ -252,15 +273,6 @@ def _task(name: str, detail: Mapping[str, Any]) -> Task:
     seconds = _seconds(detail["startTime"], detail.get("endTime", "")) if "startTime" in detail else None
     message = detail.get("error", {}).get("message", "")
     return Task(name, name, status, seconds, message, status not in ("waiting", "not triggered", "reused"))
-
-
-def _log_of(detail: Mapping[str, Any]) -> str:
-    """The job whose lines are the log of a task: the custom job that it created, else its own container."""
-    held = detail.get("execution", {}).get("metadata", {}).get("output:gcp_resources", "")
-    with suppress(ValueError, KeyError, IndexError, TypeError):
-        return str(json.loads(held)["resources"][0]["resourceUri"]).rpartition("/")[2]
-    main = detail.get("executorDetail", {}).get("containerDetail", {}).get("mainJob", "")
-    return str(main).rpartition("/")[2]
 
 
 def _parameters(job: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,9 @@ from console_of_tests import Page, evaluated
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
 from gpu_pipelines.console.emulator_link import EmulatorLink
+from gpu_pipelines.console.emulator_runs import EmulatorRuns
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+from gpu_pipelines.targets.vertex.runs.machine_times import RUN_LABEL
 
 #: Two tasks, one of which names machines as a custom job does.
 FILE = """
@@ -124,6 +126,32 @@ def ended(page: Page, place: str) -> str:
 def parent_of(page: Page) -> str:
     """Where the resources of the emulator are that a console shows."""
     return page.console.link.require().parent
+
+
+def test_the_log_of_a_task_is_that_of_its_custom_job_while_it_runs(page: Page) -> None:
+    spec = yaml.safe_load(FILE)
+    tell, step = spec["root"]["dag"]["tasks"]["tell"], spec["deploymentSpec"]["executors"]["exec-tell"]
+    tell["inputs"]["parameters"]["display_name"] = {"runtimeValue": {"constant": "training"}}
+    spec["components"]["comp-tell"]["inputDefinitions"]["parameters"]["display_name"] = {"parameterType": "STRING"}
+    step["container"]["command"] = ["sh", "-c", "sleep 60"]
+    client = page.console.link.require()
+    runs = EmulatorRuns(client)
+    run = runs.submit(spec, {}, "launches")
+    machine = {"machineSpec": {"machineType": "e2-standard-4"}, "replicaCount": 1}
+    container = {"imageUri": "i", "command": ["sh", "-c", "echo epoch 1; sleep 60"]}
+    body = {
+        "displayName": "training",
+        "labels": {RUN_LABEL: runs.job(run)["labels"][RUN_LABEL]},
+        "jobSpec": {"workerPoolSpecs": [{**machine, "containerSpec": container}]},
+    }
+    made = client.ask("POST", f"v1/{client.parent}/customJobs", body)
+    try:
+        texts = (time.sleep(0.1) or runs.log(run, "tell", 0).text for _ in range(100))
+        assert next(filter(None, texts), "") == "epoch 1\n"
+        assert runs.run(run).can_stop
+    finally:
+        runs.stop(run)
+        client.ask("POST", f"v1/{made['name']}:cancel", {})
 
 
 def test_a_dropped_file_runs_on_the_emulator(page: Page) -> None:
