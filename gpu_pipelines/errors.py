@@ -365,6 +365,12 @@ def first_line(error: BaseException) -> str:
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
+def named(error: BaseException) -> str:
+    """The class of an error and its first sentence, such as `KeyError: 'width'`; the class alone if it has no text."""
+    name, said = type(error).__name__, first_line(error)
+    return name if said == name else f"{name}: {said}"
+
+
 @contextmanager
 def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` in a pipeline step into its message on stderr and exit status 1, for a service's error 69.

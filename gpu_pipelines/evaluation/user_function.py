@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpu_pipelines.errors import NotFoundError, UserError, nearest
+from gpu_pipelines.errors import NotFoundError, UserError, named, nearest
 
 # The dot before `py` keeps `module:function` apart; a file's name may be anything but a URI.
 _FILE = re.compile(r"(?P<file>(?!\w+://).+\.py):(?P<function>[^\W\d]\w*)")
@@ -60,7 +60,7 @@ class UserFunction:
         try:
             return self.function(*arguments)
         except (Exception, SystemExit) as error:
-            raise UserError(f"{self.name} failed on {what}: {_said(error)}", _place(error, self.module)) from None
+            raise UserError(f"{self.name} failed on {what}: {named(error)}", _place(error, self.module)) from None
 
 
 def load_function(given: str, what: str) -> UserFunction:
@@ -80,7 +80,7 @@ def load_function(given: str, what: str) -> UserFunction:
     try:
         module = _module_of(file) if file is not None else import_module(place)
     except (Exception, SystemExit) as error:
-        problem = f"{place} with the {what} cannot be imported: {_said(error)}"
+        problem = f"{place} with the {what} cannot be imported: {named(error)}"
         raise UserError(problem, _place(error)) from None
     function = getattr(module, name, None)
     if not callable(function):
@@ -142,11 +142,6 @@ def _module_of(file: Path) -> ModuleType:
     sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
     spec.loader.exec_module(module)
     return module
-
-
-def _said(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def _place(error: BaseException, module: ModuleType | None = None) -> str:

@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.remote_files import folder_at, is_remote
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
 from gpu_pipelines.data.units.parallel import in_order
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, named
 from gpu_pipelines.prediction.source_rows import NO_NUMBERS, InputRow, Piece, characters, read_value
 from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.batching import Unfinished, one_for_each
@@ -227,8 +227,7 @@ class _Failure(NamedTuple):
 
     @property
     def problem(self) -> Problem:
-        told = (str(self.error).strip() or "no message").splitlines()[0]
-        return Problem(FAILED, f"{type(self.error).__name__}: {told[:300]}")
+        return Problem(FAILED, named(self.error)[:300])
 
 
 def _or_problem(prediction: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Split
 from gpu_pipelines.artifacts.exported_model import PROFILE
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, named
 from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.profiles.values import Values, Vectors, as_codes, joined
 from gpu_pipelines.profiles.watched import Watched
@@ -50,7 +50,7 @@ def keep_profile(model: Path, dataset: Dataset) -> None:
     except UserError as error:
         print(f"no reference profile for later drift checks: {error.problem}", flush=True)
     except Exception as error:  # any error of a user's own task, or full memory
-        told = f"{type(error).__name__}: {first_line(error)}"
+        told = named(error)
         print(f"no reference profile for later drift checks: {told}", flush=True)
 
 

@@ -129,5 +129,6 @@ def next_times(cron: Cron, start: datetime | None, end: datetime | None, count: 
 
 
 def shown_time(time: datetime) -> str:
-    """A time in its own zone and in UTC."""
-    return f"{time:%Y-%m-%d %H:%M %Z} ({time.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC)"
+    """A time in its own zone, and in UTC if that is another."""
+    shown, in_utc = f"{time:%Y-%m-%d %H:%M %Z}", f"{time.astimezone(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return shown if shown == in_utc else f"{shown} ({in_utc})"

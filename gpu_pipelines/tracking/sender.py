@@ -23,6 +23,7 @@ from typing import IO, Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
 from gpu_pipelines.distributed.signals import ENDING
+from gpu_pipelines.errors import named
 from gpu_pipelines.tracking.facts import Facts, facts_of_training
 from gpu_pipelines.tracking.journal import Journal, points_of
 from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
@@ -78,7 +79,7 @@ class Sender:
             if not self._is_away:
                 self._is_away = True
                 print(
-                    f"tracking: {self._name} is away ({_first_line(error)}); the step does not wait; what it misses "
+                    f"tracking: {self._name} is away ({named(error)[:200]}); the step does not wait; what it misses "
                     "is sent when it is back",
                     flush=True,
                 )
@@ -95,7 +96,7 @@ class Sender:
                 assert self._tracker is not None
                 self._tracker.end(succeeded)
             except Exception as error:
-                print(f"tracking: {self._name} did not get the end of the step ({_first_line(error)})", flush=True)
+                print(f"tracking: {self._name} did not get the end of the step ({named(error)[:200]})", flush=True)
             return
         print(
             f"warning: {self._name} has not got all of this step; the next step of the run sends it what it misses",
@@ -145,11 +146,6 @@ class Sender:
             tracker.log_points(part)
             self._steps |= {point.name: point.step for point in part}
         self._waiting.clear()
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200]}" if text else type(error).__name__
 
 
 def main() -> None:

@@ -80,6 +80,19 @@ def test_each_kind_of_error_is_described(kind: type[UserError]) -> None:
     assert f"`{kind.__name__}`" in line
 
 
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("width"), "KeyError: 'width'"),
+        (MemoryError(), "MemoryError"),
+        (ValueError("two\nlines"), "ValueError: two"),
+        (ValueError("wrong sizes:\n  3 and 4"), "ValueError: wrong sizes: 3 and 4"),
+    ],
+)
+def test_an_error_of_other_code_is_named_in_one_line(error: Exception, text: str) -> None:
+    assert errors.named(error) == text
+
+
 @pytest.mark.parametrize("data", [None, 1, [], "error: x", {}, {"kind": "node_lost"}, {"problem": 3}])
 def test_what_is_no_error_is_none(data: Any) -> None:
     assert from_data(data) is None

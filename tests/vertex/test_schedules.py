@@ -412,6 +412,7 @@ def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:
         "2098-03-30 03:30 CEST (2098-03-30 01:30 UTC)",
         "2098-04-06 03:30 CEST (2098-04-06 01:30 UTC)",
     ]
+    assert shown_time(start.astimezone(timezone.utc)) == "2098-03-27 23:00 UTC"
     assert next_times(cron, start, start + timedelta(days=1)) == []
     assert parse_time("2098-03-28T10:00Z", cron.zone, "--start").utcoffset() == timedelta(0)
     with pytest.raises(UserError, match="not a time"):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_source import states_of_files
 from gpu_pipelines.data.sources.source import Source, SourceFiles
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, named
 
 _SCHEME = "hf://"
 _ID = re.compile(
@@ -72,7 +72,7 @@ class HubDataSets(Source):
             found: Any = datasets.load_dataset(name, config, split=split, revision=revision, keep_in_memory=False)
         except Exception as error:  # Names, networks, formats: each has exceptions of its own, of several packages.
             raise UserError(
-                f"datasets cannot load {settings.source}: {type(error).__name__}: {first_line(error)[:500]}",
+                f"datasets cannot load {settings.source}: {named(error)[:500]}",
                 "Check the name, and ?config=…&split=…; for a private one set HF_TOKEN.",
             ) from None
         files = [Path(file["filename"]) for file in found.cache_files]

@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.benchmark_results import (
     MetricResult,
     TaskResult,
 )
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, first_line, named
 from gpu_pipelines.evaluation.benchmark_catalog import WITH_INTERVALS, Benchmark, name_within
 from gpu_pipelines.evaluation.benchmark_request import BenchmarkOptions
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore
@@ -110,7 +110,7 @@ def _measured(runner: Runner, source: ModelSource, asked: Asked) -> Measured:
         ) from None
     except Exception as error:  # whatever lm-eval, datasets, or a function of the task raises
         raise UserError(
-            f"The benchmark {asked.benchmark.name!r} cannot be run: {type(error).__name__}: {first_line(error)}",
+            f"The benchmark {asked.benchmark.name!r} cannot be run: {named(error)}",
             "A task of lm-eval downloads its data from the Hugging Face hub; one of your own can name local files.",
         ) from error
 

@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.copied_checkpoints import with_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import weight_files
-from gpu_pipelines.errors import UserError, first_line, some_of
+from gpu_pipelines.errors import UserError, first_line, named, some_of
 from gpu_pipelines.evaluation.models.candidates import NoComparisonError
 from gpu_pipelines.evaluation.models.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
@@ -226,8 +226,7 @@ def champion_errors(source: ModelSource) -> Iterator[None]:
     except Exception as error:  # a user's recipe can raise anything on rows that it was not made for
         if source.kind != "champion" or isinstance(error, NoComparisonError):
             raise
-        said = (str(error).strip() or "no message").splitlines()[0]
-        what, remedy = f"{type(error).__name__}: {said}", ""
+        what, remedy = named(error), ""
         if isinstance(error, UserError):
             what, remedy = error.problem, error.remedy
         raise NoComparisonError(f"{source.title} cannot be scored on this dataset: {what}", remedy) from error

@@ -22,7 +22,7 @@ import torch
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import killed_is_said, one_process
-from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line, out_of_memory
+from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, named, out_of_memory
 from gpu_pipelines.evaluation.models.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models.loading import ModelSource
 from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
@@ -222,7 +222,7 @@ class ShardedRunner:
         except UserError as error:
             job.fail(error)
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
-            said = f"{type(error).__name__}: {first_line(error)}"
+            said = named(error)
             job.fail(_full(error, device) or ProcessFailedError(f"The evaluation on {device} failed: {said}"))
 
     def _give_shards(self, number: int, job: _Job) -> None:

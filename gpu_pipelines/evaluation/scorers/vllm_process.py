@@ -11,7 +11,7 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.distributed.processes import killed_is_said, one_process
-from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
+from gpu_pipelines.errors import ProcessFailedError, UserError, named
 from gpu_pipelines.evaluation.generation.port import Written
 from gpu_pipelines.evaluation.generation.request import AUTO, VLLM
 from gpu_pipelines.tasks.tasks import task_named
@@ -50,7 +50,7 @@ def written_in_process(
         except UserError:
             raise
         except Exception as error:  # whatever vLLM raises there: it does not know the model, the GPU is full
-            said = f"{type(error).__name__}: {first_line(error)}"
+            said = named(error)
             raise ProcessFailedError(
                 f"vLLM cannot write with {title}: {said}", "Give generate_with=transformers to write without it."
             ) from None

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, get_args, get_origin
 
 from gpu_pipelines.dag.callers import name_callers_without_source
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, named, nearest
 from gpu_pipelines.targets.messages import PYTHON
 from gpu_pipelines.targets.own.annotations import LoaderWithTypes
 from gpu_pipelines.targets.own.mistakes import meant, no_truth_of_values
@@ -133,4 +133,4 @@ def _said(error: BaseException, path: Path) -> str:
         return f"line {error.lineno}: {error.msg}"
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if Path(each.filename) == path.resolve()]
     where = f"line {lines[-1]}: " if lines else ""
-    return f"{where}{type(error).__name__}: {str(error).strip() or 'no message'}".rstrip(".")
+    return f"{where}{named(error)}".rstrip(".")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators.spent import Spent, dollars
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, first_line, named
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.targets.messages import Outcome
@@ -187,4 +187,4 @@ def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
         tracker.log_parameters({"prices_of": account.spent.as_of})
         tracker.end(account.state == "succeeded")
     except Exception as error:  # any client's
-        warn(f"{name} did not get the cost of the run: {type(error).__name__}: {first_line(error)[:200]}")
+        warn(f"{name} did not get the cost of the run: {named(error)[:200]}")

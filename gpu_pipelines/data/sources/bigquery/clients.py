@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.errors import QuotaExceededError, UnavailableError, UserError
+from gpu_pipelines.errors import QuotaExceededError, UnavailableError, UserError, named
 from gpu_pipelines.google_cloud.connection import may_pass
 from gpu_pipelines.network_errors import no_credentials
 from gpu_pipelines.project_settings import VARIABLES
@@ -115,7 +115,7 @@ def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str, done: str 
     except (api.GoogleAPIError, GoogleAuthError, RequestException) as error:
         # What a service could not answer a step tries again by itself; what a user has to mend it does not.
         kind = UnavailableError if may_pass(error) else UserError
-        told = f"{what} could not be {done}: {type(error).__name__}: {first_line(error)}"
+        told = f"{what} could not be {done}: {named(error)}"
         raise kind(told, "Run the step again.") from None
 
 
