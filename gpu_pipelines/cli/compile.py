@@ -67,7 +67,7 @@ def compile_pipelines(
     if pipeline is None:
         _all(directory or Path("compiled"), check, target.settings)
         return
-    from gpu_pipelines.driver.defaults import defaults_in_file
+    from gpu_pipelines.driver.parameters.defaults import defaults_in_file
     from gpu_pipelines.targets.compiled import write_compiled
     from gpu_pipelines.tasks.tasks import task_problems
 
@@ -100,7 +100,7 @@ def upload(
 
     A pipeline that is given by name is compiled for the accelerator first.
     """
-    from gpu_pipelines.driver.defaults import defaults_in_file
+    from gpu_pipelines.driver.parameters.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
 
     with defaults_in_file(pipeline, param or []) as name:

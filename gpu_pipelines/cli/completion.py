@@ -126,7 +126,7 @@ def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`NAME=` for each parameter of the pipeline; after the sign its values, as far as they are known."""
-    from gpu_pipelines.driver.known_parameters import known_parameters
+    from gpu_pipelines.driver.parameters.known import known_parameters
     from gpu_pipelines.targets.messages import is_python
 
     pipeline = str(context.params.get("pipeline") or "train_evaluate_upload")

@@ -173,7 +173,7 @@ def predict(
     from dataclasses import asdict
 
     from gpu_pipelines.component_interface.parameter import parameters_in
-    from gpu_pipelines.driver.arguments import all_arguments
+    from gpu_pipelines.driver.parameters.arguments import all_arguments
     from gpu_pipelines.driver.prediction import predict as run_prediction
     from gpu_pipelines.errors import Interrupted
     from gpu_pipelines.prediction.outputs import filled_in, told
@@ -225,8 +225,8 @@ def watch(
 
     from gpu_pipelines.component_interface.parameter import parameters_in
     from gpu_pipelines.drift.settings import DriftSettings
-    from gpu_pipelines.driver.arguments import all_arguments
     from gpu_pipelines.driver.drift import watch as run_check
+    from gpu_pipelines.driver.parameters.arguments import all_arguments
 
     own = {"source": source, "registry": registry or registry_of_project()}
     known = {name: each for name, each in parameters_in(DriftSettings).items() if name not in own}

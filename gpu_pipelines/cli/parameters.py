@@ -34,7 +34,7 @@ def parameters(
 
     They are given as -p NAME=VALUE, or as a YAML mapping with --params FILE.
     """
-    from gpu_pipelines.driver.known_parameters import parameters_by_step
+    from gpu_pipelines.driver.parameters.known import parameters_by_step
 
     steps = parameters_by_step(pipeline, task)
     if as_json:
@@ -46,7 +46,7 @@ def parameters(
 
 
 def _documents(steps: Mapping[str, Mapping[str, Parameter]]) -> list[dict[str, Any]]:
-    from gpu_pipelines.driver.known_parameters import OF_THE_PIPELINE
+    from gpu_pipelines.driver.parameters.known import OF_THE_PIPELINE
 
     return [
         {

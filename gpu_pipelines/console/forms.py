@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.console.pipelines import Pipeline
-from gpu_pipelines.driver.advanced_fields import ADVANCED
+from gpu_pipelines.driver.parameters.advanced_fields import ADVANCED
 from gpu_pipelines.numbers import as_number
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def checked(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, Any]:
     Raises:
         UserError: lists every value that is missing or of a wrong type.
     """
-    from gpu_pipelines.driver.arguments import all_arguments
+    from gpu_pipelines.driver.parameters.arguments import all_arguments
 
     assignments = [f"{name}={text}" for name, text in given.items()]
     return all_arguments(pipeline.every_parameter, assignments, None, of_anybody=pipeline.file is not None)

@@ -183,7 +183,7 @@ def _spec_of(content: bytes, called: str) -> dict[str, Any]:
 
 
 def _of_spec(listed: Listed, path: Path, spec: Mapping[str, Any]) -> Pipeline:
-    from gpu_pipelines.driver.pipeline_parameters import parameters_of_spec
+    from gpu_pipelines.driver.parameters.interface import parameters_of_spec
 
     try:
         return Pipeline(listed, parameters_of_spec(spec), file=path, spec=spec)
@@ -226,8 +226,8 @@ def _built(name: str) -> Pipeline:
 
     from gpu_pipelines.component_interface.parameter import parameters_in
     from gpu_pipelines.dag import load_pipeline, load_request
-    from gpu_pipelines.driver.advanced_fields import ADVANCED, fields_of
-    from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline
+    from gpu_pipelines.driver.parameters.advanced_fields import ADVANCED, fields_of
+    from gpu_pipelines.driver.parameters.interface import parameters_of_pipeline
     from gpu_pipelines.targets.local.target import LocalTarget
 
     own = parameters_of_pipeline(load_pipeline(name).build(LocalTarget(), None))

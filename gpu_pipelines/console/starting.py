@@ -152,8 +152,8 @@ def start_there(
 
 def _compiled_for(name: str, given: Mapping[str, Any], accelerator: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """A pipeline of this project compiled for Vertex AI, and the values in the form that it takes."""
-    from gpu_pipelines.driver.advanced_fields import ADVANCED
     from gpu_pipelines.driver.opening import open_target
+    from gpu_pipelines.driver.parameters.advanced_fields import ADVANCED
     from gpu_pipelines.driver.programs import ONE_AT_A_TIME
     from gpu_pipelines.targets.compiled import documents_of
     from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER

@@ -8,8 +8,8 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.driver.own_pipeline_check import steps_of
-from gpu_pipelines.driver.pipeline_parameters import compiled_in
+from gpu_pipelines.driver.parameters.interface import compiled_in
+from gpu_pipelines.driver.parameters.own_pipeline_check import steps_of
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from gpu_pipelines.driver.opening import target_and_others, target_with
-from gpu_pipelines.driver.parameters_given import assignments_of, parameters_given
+from gpu_pipelines.driver.parameters.given import assignments_of, parameters_given
 from gpu_pipelines.driver.run import Run, ended, watch_of
 from gpu_pipelines.errors import InvalidRequestError
 
@@ -144,7 +144,7 @@ def upload(
     Raises:
         UserError: there is no such pipeline, something is wrong with a value, or the store refuses it.
     """
-    from gpu_pipelines.driver.defaults import defaults_in_file
+    from gpu_pipelines.driver.parameters.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
 
     opened, others = target_and_others(target, "upload", parameters, "publish")
@@ -172,7 +172,7 @@ def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[st
     Raises:
         UserError: there is no such pipeline or task, or the pipeline has no parameter task.
     """
-    from gpu_pipelines.driver.known_parameters import parameters_by_step
+    from gpu_pipelines.driver.parameters.known import parameters_by_step
 
     with ONE_AT_A_TIME, _named(pipeline) as name:
         return parameters_by_step(name, task)

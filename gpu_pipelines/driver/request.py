@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.dag.placement import BEGINS_STUDY
-from gpu_pipelines.driver.arguments import checked_values
 from gpu_pipelines.driver.data_check import require_usable_data
-from gpu_pipelines.driver.parameter_texts import given_values
+from gpu_pipelines.driver.parameters.arguments import checked_values
+from gpu_pipelines.driver.parameters.texts import given_values
 from gpu_pipelines.driver.resuming import goes_on, resumed_submission
 from gpu_pipelines.notifications.recipients import recipients_of, require_variables
 from gpu_pipelines.targets.messages import Request

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.dag.placement import CHECKING_STEPS
-from gpu_pipelines.driver.advanced_fields import ADVANCED, fields_of
-from gpu_pipelines.driver.arguments import checked_values
-from gpu_pipelines.driver.parameter_texts import given_values
-from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline, parameters_of_spec
+from gpu_pipelines.driver.parameters.advanced_fields import ADVANCED, fields_of
+from gpu_pipelines.driver.parameters.arguments import checked_values
+from gpu_pipelines.driver.parameters.interface import parameters_of_pipeline, parameters_of_spec
+from gpu_pipelines.driver.parameters.texts import given_values
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, some_of
 from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
 from gpu_pipelines.targets.options import declared, given

@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from gpu_pipelines.driver.opening import fields_of_command, target_and_others, target_with
-from gpu_pipelines.driver.parameters_given import assignments_of, parameters_given
+from gpu_pipelines.driver.parameters.given import assignments_of, parameters_given
 from gpu_pipelines.driver.run import teller
 
 _CAN = "schedules"

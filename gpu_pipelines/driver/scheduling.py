@@ -41,8 +41,8 @@ def new_schedule(
     Raises:
         UserError: there is no such version, a value is wrong, or nothing would ever run.
     """
-    from gpu_pipelines.driver.arguments import checked_values
     from gpu_pipelines.driver.data_check import warn_of_data
+    from gpu_pipelines.driver.parameters.arguments import checked_values
     from gpu_pipelines.targets.scheduling import Wanted
 
     timing = timing_of(when, *limits)
@@ -74,8 +74,8 @@ def changed_schedule(
         UserError: the target cannot change schedules, there is no such schedule or version, a value is wrong, or no run
             would ever start.
     """
-    from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
     from gpu_pipelines.driver.data_check import warn_of_data
+    from gpu_pipelines.driver.parameters.arguments import checked_values, defaults_of_project, values_given
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.scheduling import Wanted
 

@@ -122,7 +122,7 @@ class NewProject:
         """
         from gpu_pipelines.component_interface.catalog import settings_of
         from gpu_pipelines.component_interface.parameter import parameters_in
-        from gpu_pipelines.driver.parameter_texts import given_values
+        from gpu_pipelines.driver.parameters.texts import given_values
 
         given = given_values(self.assignments, None)
         wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))
@@ -185,8 +185,8 @@ class NewProject:
 
     def _with(self, assignments: Sequence[str]) -> dict[str, Any]:
         """All parameters of the pipeline that a project starts from, with these values in place of its defaults."""
-        from gpu_pipelines.driver.arguments import all_arguments
-        from gpu_pipelines.driver.known_parameters import known_parameters
+        from gpu_pipelines.driver.parameters.arguments import all_arguments
+        from gpu_pipelines.driver.parameters.known import known_parameters
 
         given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
         found = all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)

@@ -10,9 +10,9 @@ import pytest
 from kfp import dsl
 
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.advanced_fields import as_taken, fields_of
-from gpu_pipelines.driver.arguments import all_arguments
-from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline
+from gpu_pipelines.driver.parameters.advanced_fields import as_taken, fields_of
+from gpu_pipelines.driver.parameters.arguments import all_arguments
+from gpu_pipelines.driver.parameters.interface import parameters_of_pipeline
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 from gpu_pipelines.targets.local.target import LocalTarget

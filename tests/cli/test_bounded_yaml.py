@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.arguments import all_arguments
+from gpu_pipelines.driver.parameters.arguments import all_arguments
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.job_file import read_job_file
 from gpu_pipelines.project_settings import FILE, load_project_settings

@@ -14,7 +14,7 @@ from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
 import gpu_pipelines
-from gpu_pipelines.driver.arguments import values_given
+from gpu_pipelines.driver.parameters.arguments import values_given
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
 from gpu_pipelines.targets.messages import Compiled

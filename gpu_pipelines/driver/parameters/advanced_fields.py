@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.parameter_texts import REMEDIES, TYPES, converted
-from gpu_pipelines.driver.pipeline_parameters import as_stored
+from gpu_pipelines.driver.parameters.interface import as_stored
+from gpu_pipelines.driver.parameters.texts import REMEDIES, TYPES, converted
 
 #: The parameter of this project's pipelines whose fields are parameters as well.
 ADVANCED = "advanced"

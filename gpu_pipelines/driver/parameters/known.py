@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.advanced_fields import fields_of, in_place_of_advanced, with_defaults_of_file
-from gpu_pipelines.driver.pipeline_parameters import (
+from gpu_pipelines.driver.parameters.advanced_fields import fields_of, in_place_of_advanced, with_defaults_of_file
+from gpu_pipelines.driver.parameters.interface import (
     compiled_in,
     parameters_of_pipeline,
     parameters_of_spec,

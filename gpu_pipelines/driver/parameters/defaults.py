@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gpu_pipelines.driver.advanced_fields import ADVANCED, as_taken, fields_of
-from gpu_pipelines.driver.arguments import all_arguments
-from gpu_pipelines.driver.parameter_texts import given_values
-from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline
+from gpu_pipelines.driver.parameters.advanced_fields import ADVANCED, as_taken, fields_of
+from gpu_pipelines.driver.parameters.arguments import all_arguments
+from gpu_pipelines.driver.parameters.interface import parameters_of_pipeline
+from gpu_pipelines.driver.parameters.texts import given_values
 from gpu_pipelines.errors import UserError
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.dag.places import REGISTRY
-from gpu_pipelines.driver.advanced_fields import (
+from gpu_pipelines.driver.opening import option_of_targets
+from gpu_pipelines.driver.parameters.advanced_fields import (
     ADVANCED,
     as_taken,
     fields_of,
@@ -19,22 +20,21 @@ from gpu_pipelines.driver.advanced_fields import (
     left_to_steps,
     with_defaults_of_file,
 )
-from gpu_pipelines.driver.opening import option_of_targets
-from gpu_pipelines.driver.own_pipeline_check import problems_of_own
-from gpu_pipelines.driver.parameter_texts import (
+from gpu_pipelines.driver.parameters.interface import (
+    as_stored,
+    compiled_in,
+    parameters_of_pipeline,
+    parameters_of_spec,
+    with_defaults_of_task,
+)
+from gpu_pipelines.driver.parameters.own_pipeline_check import problems_of_own
+from gpu_pipelines.driver.parameters.texts import (
     REMEDIES,
     TYPES,
     content_if_file,
     converted,
     given_values,
     values_in_file,
-)
-from gpu_pipelines.driver.pipeline_parameters import (
-    as_stored,
-    compiled_in,
-    parameters_of_pipeline,
-    parameters_of_spec,
-    with_defaults_of_task,
 )
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.tracking.trackers import problems_of_tracking
