@@ -262,7 +262,11 @@ def holds_training(uri: str) -> bool:
 
 
 def require_same_training(
-    uri: str, settings: Mapping[str, Any], configuration_hashes: Collection[str], from_step: int = 0
+    uri: str,
+    settings: Mapping[str, Any],
+    configuration_hashes: Collection[str],
+    fixed_in: Callable[[Mapping[str, tuple[Any, Any]]], Collection[str]],
+    from_step: int = 0,
 ) -> None:
     """Checks, before the data is known, that a training can continue from the checkpoints of a URI.
 
@@ -270,6 +274,7 @@ def require_same_training(
         uri: a directory, or `gs://…`.
         settings: those of the training that shape its weights.
         configuration_hashes: hashes that the training can have.
+        fixed_in: returns those of the differing settings that may not change with `from_step` either.
         from_step: step of the checkpoint to continue from, also with other settings; 0 for the newest.
 
     Raises:
@@ -286,14 +291,16 @@ def require_same_training(
         if from_step and from_step not in found:
             raise UserError(f"resume_from_step is {from_step}; {uri} has {', '.join(map(str, found))}.")
         chosen = found[from_step or max(found)]
-        if chosen.info.configuration_hash not in configuration_hashes and not from_step:
+        if chosen.info.configuration_hash not in configuration_hashes:
             store.fetch_log()
-            differing = told_differences(differing_settings(store.directory, settings))
-            raise UserError(
-                f"checkpoint_uri is {uri}, and {chosen.name} there was trained with other parameters{differing}.",
-                f"Give those of that run, leave checkpoint_uri out to start anew, or give "
-                f"resume_from_step={chosen.info.step} to continue from there with these parameters.",
-            )
+            differing = differing_settings(store.directory, settings)
+            fixed, told = fixed_in(differing), told_differences(differing)
+            if fixed or not from_step:
+                again = f", or resume_from_step={chosen.info.step} to continue from there with these"
+                raise UserError(
+                    f"checkpoint_uri is {uri}, and {chosen.name} there was trained with other parameters{told}.",
+                    f"Give those of that run, or leave out checkpoint_uri to start anew{'' if fixed else again}.",
+                )
     print(f"the training continues from {chosen.name} in {uri}", flush=True)
 
 

@@ -94,7 +94,8 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     if uri := arguments.get("checkpoint_uri"):
         task = fields_from(PrepareSettings, arguments).task
         shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)
-        found += said_by(lambda: require_same_training(uri, shaping, configured, training.resume_from_step))
+        fixed_in, step = training.fixed_before_rows_are_known, training.resume_from_step
+        found += said_by(lambda: require_same_training(uri, shaping, configured, fixed_in, step))
     return found
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,20 @@ NOT_SHAPING = (
     "resume_from_step",
     "cache_gb",
     "profile_steps",
+)
+#: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
+OF_THE_WHOLE_TRAINING = (
+    "model",
+    "recipe",
+    "optimizer",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+    "quantize_base",
+    "freeze",
+    "ema_decay",
+    "global_batch_size",
+    "seed",
 )
 #: The folder beside the checkpoints that profiles are in.
 PROFILE = "profile"
@@ -525,14 +540,39 @@ class TrainingSettings:
         without = {*NOT_SHAPING, *(_OF_STREAMING if self.streaming == "auto" else ())}
         return {key: value for key, value in asdict(self).items() if key not in without}
 
+    def fixed_in(self, differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
+        """Those of some settings in which a checkpoint differs that no training from it may change.
+
+        Args:
+            differing: by name, the value of the checkpoint and that of this training.
+        """
+        fixed = [name for name in differing if name in OF_THE_WHOLE_TRAINING]
+        # SGD keeps a state for its momentum alone.
+        if self.optimizer == "sgd" and 0 in differing.get("momentum", ()):
+            fixed.append("momentum")
+        return fixed
+
+    def fixed_before_rows_are_known(self, differing: Mapping[str, tuple[Any, Any]]) -> list[str]:
+        """The same, without a batch size that few rows may make of this one.
+
+        Args:
+            differing: as `fixed_in` takes it.
+        """
+        batch, _ = differing.get("global_batch_size", (0, 0))
+        return [name for name in self.fixed_in(differing) if name != "global_batch_size" or batch not in self._batches]
+
+    @property
+    def _batches(self) -> list[int]:
+        """The global batch size, and what few rows may make of it."""
+        return [self.global_batch_size >> times for times in range(self.global_batch_size.bit_length())]
+
     def possible_hashes(self, task: str) -> frozenset[str]:
         """All `configuration_hash`es that these settings can have once the rows are known."""
         settings = self.resolved(task)
-        batches = [settings.global_batch_size >> times for times in range(settings.global_batch_size.bit_length())]
         orders = ["on", "off"] if self.streaming == "auto" else [self.streaming]
         return frozenset(
             replace(settings, global_batch_size=batch, streaming=order).configuration_hash()
-            for batch in batches
+            for batch in settings._batches
             for order in orders
         )
 

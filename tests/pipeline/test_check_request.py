@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import set_variables
 
-from gpu_pipelines.artifacts.checkpoint import mark_complete
+from gpu_pipelines.artifacts.checkpoint import mark_complete, write_configuration
 from gpu_pipelines.artifacts.mlflow_server import mlflow_client
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.step import fields_from, with_advanced
@@ -145,6 +148,37 @@ def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared
     checked = check(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1})
     assert checked.parameters["train"] == {"max_steps": 8, "keep_last": 1, "checkpoint_uri": "checkpoints"}
     assert "the training continues from step-00000004 in checkpoints" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "fixed"),
+    [
+        ({"learning_rate": 0.1}, ""),
+        ({"freeze": "head.*"}, "freeze is 'head.*', there it was ''"),
+        ({"global_batch_size": 32, "learning_rate": 0.1}, ""),  # 16 of few rows
+        ({"global_batch_size": 24}, "global_batch_size is 24, there it was 16"),
+        ({"optimizer": "sgd", "momentum": 0.0}, "optimizer is 'sgd'"),
+    ],
+)
+def test_what_no_step_can_go_on_with_is_refused_before_the_data_is_prepared(
+    here: Path, changed: dict[str, Any], fixed: str
+) -> None:
+    """The training would say so only after the preparation, on its machine."""
+    resolved = TrainingSettings(max_steps=8, global_batch_size=16).resolved("image_classification")
+    step = here / "checkpoints" / "step-00000004"
+    step.mkdir(parents=True)
+    write_configuration(here / "checkpoints", {"settings": asdict(resolved)})
+    seen = {"step": 4, "epoch": 1.0, "samples_seen": 64, "world_size": 1, "dataset_fingerprint": "d"}
+    mark_complete(step, {}, **seen, configuration_hash=resolved.configuration_hash())
+    common = {name: changed[name] for name in COMMON if name in changed}
+    own = {name: value for name, value in changed.items() if name not in common}
+    given = {"checkpoint_uri": "checkpoints", "global_batch_size": 16, **common}
+    with pytest.raises(UserError, match="step-00000004 there was trained with other parameters") as error:
+        check(**given, advanced={"max_steps": 8, **own})
+    again = "" if fixed else ", or resume_from_step=4 to continue from there with these"
+    assert f"leave out checkpoint_uri to start anew{again}." in str(error.value)
+    with pytest.raises(UserError, match=re.escape(fixed)) if fixed else nullcontext():
+        check(**given, advanced={"max_steps": 8, **own, "resume_from_step": 4})
 
 
 @pytest.mark.parametrize(

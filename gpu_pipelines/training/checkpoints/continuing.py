@@ -22,20 +22,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 #: A checkpoint, and what those before it say of themselves.
 _Candidate = tuple[Checkpoint, list[CheckpointInfo]]
-#: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
-OF_THE_WHOLE_TRAINING = (
-    "model",
-    "recipe",
-    "optimizer",
-    "lora_rank",
-    "lora_alpha",
-    "lora_targets",
-    "quantize_base",
-    "freeze",
-    "ema_decay",
-    "global_batch_size",
-    "seed",
-)
 
 
 @dataclass(frozen=True)
@@ -188,10 +174,7 @@ def _require_continues(
     if info.configuration_hash == identity.configuration_hash:
         return
     differing = checkpoints.differing_settings(store.directory, settings.shaping())
-    fixed = [name for name in differing if name in OF_THE_WHOLE_TRAINING]
-    # SGD keeps a state for its momentum alone.
-    if settings.optimizer == "sgd" and 0 in differing.get("momentum", ()):
-        fixed.append("momentum")
+    fixed = settings.fixed_in(differing)
     if step <= settings.resume_from_step and not fixed:
         return
     raise InvalidRequestError(
