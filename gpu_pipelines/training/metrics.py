@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.artifacts.documents import replace_file
 from gpu_pipelines.numbers import finite_or_none, throughput, throughput_told
 
 #: Lines of progress are not printed more often.
@@ -157,7 +158,8 @@ class MetricsLog:
         if not is_rank_0:
             return
         kept = read_metrics(self._path, up_to_step=step)
-        self._path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
+        # In one step: whoever is killed meanwhile keeps the entries of all steps before.
+        replace_file(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
         from torch.utils.tensorboard.writer import FileWriter
 
         self._events = FileWriter(str(events))

@@ -107,6 +107,15 @@ def test_tensorboard_leaves_out_what_was_written_after_the_checkpoint_that_is_co
     assert found == [(1, 1.0, 5.0), (2, 1.0, 10.0), (3, 2.0, 15.0), (4, 2.0, 20.0), (5, 2.0, 25.0)]
 
 
+def test_who_is_killed_while_the_log_is_cut_has_the_whole_of_it(tmp_path: Path) -> None:
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"step": 1}\n{"step": 2}\n')
+    with log.open() as before:
+        MetricsLog(tmp_path, tmp_path / "events", 9, 1, is_rank_0=True).close()
+        assert before.read() == '{"step": 1}\n{"step": 2}\n'
+    assert log.read_text() == '{"step": 1}\n'
+
+
 def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) -> None:
     import torch
 
