@@ -50,7 +50,14 @@ _OTHER_KIND = "Unrecognized configuration class"
 
 
 def problems_of_configuration(
-    task: Task, model: str, sequence_length: int, tokenizer: str = "", *, packing: bool = False, lora_targets: str = ""
+    task: Task,
+    model: str,
+    sequence_length: int,
+    tokenizer: str = "",
+    *,
+    packing: bool = False,
+    lora_targets: str = "",
+    frozen: str = "",
 ) -> list[str]:
     """Problems with a model for a task, as far as the names of its files and its config.json show them.
 
@@ -64,6 +71,7 @@ def problems_of_configuration(
         tokenizer: what texts are prepared with, a directory or a hub id; what has no tokenizer.json is not looked at.
         packing: whether rows of a task that packs documents will hold several.
         lora_targets: the layers that get adapters, as the parameter has it; empty if none do.
+        frozen: the parameter `freeze`.
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
@@ -94,7 +102,7 @@ def problems_of_configuration(
             f"The model {model} was saved as a {saved}, without the head that predicts tokens. Give one that was saved "
             f"as a {type(built).__name__}."
         ]
-    if wrong := _problems_of_targets(built, lora_targets):
+    if wrong := _problems_of_names(built, lora_targets, frozen):
         return wrong
     if "sequence_length" not in task.parameters:
         return []
@@ -120,10 +128,11 @@ def problems_of_configuration(
     ]
 
 
-def _problems_of_targets(built: Any, lora_targets: str) -> list[str]:
+def _problems_of_names(built: Any, lora_targets: str, frozen: str) -> list[str]:
     from gpu_pipelines.tasks.adapters import require_targets
+    from gpu_pipelines.tasks.frozen import freeze
 
-    return said_by(lambda: require_targets(built, lora_targets))
+    return said_by(lambda: require_targets(built, lora_targets)) or said_by(lambda: freeze(built, frozen))
 
 
 def _tokens_in(tokenizer: str) -> int:

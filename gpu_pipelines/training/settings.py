@@ -365,9 +365,9 @@ class TrainingSettings:
             return found
         from gpu_pipelines.tasks.model_check import problems_of_configuration
 
-        adapted = self.lora_targets if self.lora_rank else ""
+        names = {"lora_targets": self.lora_targets if self.lora_rank else "", "frozen": self.freeze}
         return problems_of_configuration(
-            task_named(task), self.model, sequence_length, tokenizer, packing=packing, lora_targets=adapted
+            task_named(task), self.model, sequence_length, tokenizer, packing=packing, **names
         )
 
     def problems_on(self, processes: int) -> list[str]:

@@ -200,12 +200,17 @@ def test_a_pointer_of_git_lfs_and_a_file_that_is_cut_off_are_no_weights(tmp_path
     assert "Copy it again." in wrong("text_classification", str(place))
 
 
-def test_layers_for_adapters_that_the_model_lacks_are_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+def test_names_that_the_model_lacks_are_refused_before_anything_is_prepared(tmp_path: Path) -> None:
     place = written(tmp_path / "llama", transformers.LlamaConfig(**SMALL))
     settings = TrainingSettings(model=place, lora_rank=4, lora_targets="q_proj,c_attn")
     (said,) = settings.problems_here("causal_lm", 0)
     assert "'c_attn', and no linear layer of LlamaForCausalLM" in said
     assert replace(settings, lora_targets="q_proj,up_proj").problems_here("causal_lm", 0) == []
+    freezing = TrainingSettings(model=place, freeze="embed_tokens.*, layers.0.*")
+    assert freezing.problems_here("causal_lm", 0) == []
+    for patterns, told in (("embeddings.*", "'embeddings.*', but no weight"), ("*", "none would be trained")):
+        (said,) = replace(freezing, freeze=patterns).problems_here("causal_lm", 0)
+        assert told in said
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
