@@ -68,7 +68,10 @@ class Validation:
             step: that has been taken.
             between: steps from one checkpoint to the next.
         """
-        if not self._patience or self.best is None or step - self.best[1] < self._patience * between:
+        # Only at a checkpoint: the best one may be of another interval, and between two, the last steps would be lost.
+        if not self._patience or self.best is None or step % between:
+            return False
+        if step // between - self.best[1] // between < self._patience:
             return False
         if dist.get_rank() == 0:
             print(f"stopping early: the loss on val was lowest, {self.best[0]:.4f}, at step {self.best[1]}", flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from trainings import entries
 from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.training import metrics
 from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.validation import Validation
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
 
@@ -61,6 +64,23 @@ def test_a_loss_that_is_no_number_is_told_as_that_of_its_entry() -> None:
     first, second, third, fourth = losses.means()
     assert (first, second, fourth) == (1.0, float("inf"), 2.0)
     assert third != third
+
+
+@pytest.mark.parametrize(
+    ("best", "between", "patience", "stops"),
+    [(4, 2, 2, 8), (10, 7, 1, 14), (10, 7, 2, 21), (9, 12, 1, 12), (4, 2, 0, None), (None, 2, 1, None)],
+)
+def test_a_training_whose_loss_has_stalled_stops_at_a_checkpoint(
+    best: int | None, between: int, patience: int, stops: int | None
+) -> None:
+    """The interval may have changed since the best one: between two checkpoints, the last steps would be lost."""
+    settings = TrainingSettings(early_stopping_patience=patience)
+    anything: Any = None
+    validation = Validation(anything, anything, anything, settings, torch.device("cpu"))
+    validation.best = None if best is None else (0.5, best)
+    begins = 0 if best is None else best + 1
+    found = [step for step in range(begins, 40) if validation.has_stalled(step, between)]
+    assert next(iter(found), None) == stops
 
 
 def test_what_is_said_of_fetching_is_said_once_of_entries_that_are_told_together(tmp_path: Path) -> None:
