@@ -186,6 +186,7 @@ def test_only_what_this_project_left_unfinished_is_deleted(tmp_path: Path) -> No
     [
         ({"global_batch_size": 8}, "global_batch_size is 8, there it was 16"),
         ({"optimizer": "sgd"}, "optimizer is 'sgd', there it was 'adamw'"),
+        ({"freeze": "*bias"}, r"freeze is '\*bias', there it was ''"),
     ],
 )
 def test_another_model_or_optimizer_cannot_go_on(other: dict[str, Any], told: str, copied: Path, photos: Path) -> None:

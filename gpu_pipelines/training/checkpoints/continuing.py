@@ -165,20 +165,23 @@ def _require_continues(
     store: CheckpointStore, checkpoint: Checkpoint, identity: Identity, settings: TrainingSettings
 ) -> None:
     info, step = checkpoint.info, checkpoint.info.step
-    for what in ("dataset_fingerprint", "frozen_weights_sha256"):
-        if getattr(info, what) != getattr(identity, what):
+    _require_same(checkpoint, identity, "dataset_fingerprint")
+    if info.configuration_hash != identity.configuration_hash:
+        differing = checkpoints.differing_settings(store.directory, settings.shaping())
+        fixed = settings.fixed_in(differing)
+        if fixed or step > settings.resume_from_step:
             raise InvalidRequestError(
-                f"{checkpoint.path} was trained with a different {what.replace('_', ' ')}.",
-                "Leave out --resume or checkpoint_uri to start anew, or give the data and the weights of that run.",
+                f"{checkpoint.path} was trained with other parameters{checkpoints.told_differences(differing)}.",
+                "Give the parameters of that run, or leave out --resume or checkpoint_uri to start anew"
+                + ("." if fixed else f", or resume_from_step={step} to continue from there with these."),
             )
-    if info.configuration_hash == identity.configuration_hash:
-        return
-    differing = checkpoints.differing_settings(store.directory, settings.shaping())
-    fixed = settings.fixed_in(differing)
-    if step <= settings.resume_from_step and not fixed:
-        return
-    raise InvalidRequestError(
-        f"{checkpoint.path} was trained with other parameters{checkpoints.told_differences(differing)}.",
-        "Give the parameters of that run, or leave out --resume or checkpoint_uri to start anew"
-        + ("." if fixed else f", or resume_from_step={step} to continue from there with these."),
-    )
+    # Other adapters, say, leave other weights frozen: what the user has changed was told before.
+    _require_same(checkpoint, identity, "frozen_weights_sha256")
+
+
+def _require_same(checkpoint: Checkpoint, identity: Identity, what: str) -> None:
+    if getattr(checkpoint.info, what) != getattr(identity, what):
+        raise InvalidRequestError(
+            f"{checkpoint.path} was trained with a different {what.replace('_', ' ')}.",
+            "Leave out --resume or checkpoint_uri to start anew, or give the data and the weights of that run.",
+        )
