@@ -144,16 +144,16 @@ def test_other_parameters_are_named_and_may_go_on_from_a_step(
     with pytest.raises(UserError, match="has no checkpoint of that step"):
         train_here(replace(lower, resume_from_step=7), photos, str(copied))
 
-    again = replace(lower, resume_from_step=6)
+    again = replace(lower, resume_from_step=6, keep_last=2)
     train_here(again, photos, str(copied))
     printed = capfd.readouterr().out
     assert "step-00000009 is set aside" in printed
     assert "continuing from step-00000006" in printed
     written = {each.info.step: each.info for each in complete_checkpoints(copied)}
-    assert {step: info.resumed_from_step for step, info in written.items()} == {3: 0, 6: 0, 9: 6, 12: 6}
+    assert {step: info.resumed_from_step for step, info in written.items()} == {6: 0, 9: 6, 12: 6}
     assert weights_digest(copied / "step-00000012") != weights_digest(trained / "step-00000012")
 
-    # The same request again, as a retry makes it, goes on from what was written since.
+    # The same request again, as a retry makes it, goes on from what was written since; keep_last has left its step.
     (copied / "step-00000012" / "checkpoint.json").unlink()
     train_here(again, photos, str(copied))
     assert "continuing from step-00000009" in capfd.readouterr().out

@@ -332,6 +332,8 @@ class CheckpointWriter:
     def _delete_superseded(self, newest: Checkpoint) -> None:
         keep = self._settings
         for step in superseded(self._whole, keep.keep_last, keep.keep_every_steps, newest.info.best_step):
+            if step == keep.resume_from_step:
+                continue  # a retry of the same request asks for it
             self._store.delete(checkpoints.checkpoint_path(self._store.directory, step).name)
             del self._whole[step]
 
