@@ -337,7 +337,16 @@ class TrainingSettings:
             value = getattr(self, name)
             if not 0 <= value <= LARGEST_WHOLE_NUMBER:
                 found.append(f"{name} is {value}; give 0 to 2^53.")
-        return found
+        return found + (self.problems_of_steps(self.max_steps) if self.max_steps else [])
+
+    def problems_of_steps(self, total: int) -> list[str]:
+        """Problems of the values with the number of all steps: what is left out would be set aside for nothing."""
+        if self.resume_from_step <= total:
+            return []
+        return [
+            f"resume_from_step is {self.resume_from_step:,}, and the training has {total:,} steps. Give a larger "
+            f"{'max_steps' if self.max_steps else 'epochs'}, or an earlier step."
+        ]
 
     def problems_here(
         self,

@@ -219,6 +219,8 @@ def _fitting(asked: TrainingSettings, manifest: Manifest, streaming: str, proces
     shares = asked.problems_on(processes) or settings.problems_on(processes)
     if problems := [*asked.problems(manifest.task), *shares]:
         raise UserError.of_all(problems)
+    if problems := settings.problems_of_steps(settings.total_steps(manifest.rows("train"))):
+        raise UserError.of_all(problems)
     return settings
 
 

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageCl
 from gpu_pipelines.artifacts.dataset import Dataset, Feature
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.models.loading import Models, ModelSource
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 from gpu_pipelines.training.settings import TASKS_OWN, TrainingSettings
@@ -94,6 +95,16 @@ def test_what_is_less_than_the_tasks_own_is_refused(name: str, value: float) -> 
     (problem,) = TrainingSettings(**{name: value}).problems()  # type: ignore[arg-type]
     assert f"{name} is {value}" in problem
     assert f"{TASKS_OWN[name]} for the task's own" in problem
+
+
+def test_a_step_after_the_last_one_is_refused(few_images: Path, tmp_path: Path) -> None:
+    """The later checkpoints were set aside, and nothing was trained."""
+    asked = TrainingSettings(resume_from_step=7)
+    assert replace(asked, max_steps=7).problems() == asked.problems() == []
+    (problem,) = replace(asked, max_steps=6).problems()
+    assert problem.endswith("the training has 6 steps. Give a larger max_steps, or an earlier step.")
+    with pytest.raises(UserError, match=r"resume_from_step is 7, and the training has 2 steps\. Give a larger epochs"):
+        train_model(replace(asked, epochs=1.0), few_images, str(tmp_path))
 
 
 def test_settings_that_leave_something_open_have_no_hash() -> None:
