@@ -34,10 +34,12 @@ def trial(measured_on: str | None = None, **figures: float) -> Trial:
 @pytest.mark.slow
 def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
-    given = ("--trial", "--accelerator", "cpu:1", "-p", "source=photos")
+    whole = ("-p", "resume_from_step=4", "-p", "profile_steps=3-4")  # which a trial leaves alone
+    given = ("--trial", "--accelerator", "cpu:1", "-p", "source=photos", *whole)
     done = gpu_pipelines("run", "train_evaluate_upload", *given, cwd=tmp_path)
     assert done.status == 0, done.err
     assert f"trial of {TRIAL_STEPS} steps" in done.out
+    assert "profiled" not in done.out
     for said in ("samples/s on 1 processes in fp32", "spent on reading data", "parameters to train", "on this machine"):
         assert said in done.out
     fitting = {gpu.name for gpu in load_catalog().gpus.values() if gpu.ends is None}
