@@ -202,15 +202,18 @@ class Trainer:
         self._model.parallel.train()
         began = saved = step
         self._bound(FIRST_STEP)
-        if self._was_interrupted and step % between == 0:
-            self._save(step, self._validate(step))  # it was due, and had no time for its validation
+        if self._was_interrupted and (step % between == 0 or step == self._total):
+            loss = self._validate(step)  # it was due, and there was no time for it
+            if loss is None:
+                return False
+            self._save(step, loss)
         while step < self._end and not self._validation.has_stalled(step, between):
             if not self._rows_come(step):
                 if self._entries:
                     self._tell(cadence)
                 self._require_finite([], cadence.told)  # of the steps since, which end no entry
                 if step > saved:
-                    self._save(step, None, in_between=True)
+                    self._save(step, None)
                 return False
             with self._profile.of(step + 1):
                 rate = self._step(step)
@@ -230,9 +233,9 @@ class Trainer:
             if told:
                 self._tell(cadence)
             if due or interrupted or cadence.save_is_due:
-                # One that is not due stays until there is a newer one: which checkpoints are left is a matter of steps.
-                in_between = interrupted or not due
-                self._save(step, None if in_between else self._validate(step), in_between=in_between)
+                loss = self._validate(step) if due and not interrupted else None
+                interrupted = interrupted or (due and loss is None)
+                self._save(step, loss)
                 cadence.saved(*self._writer.took())
                 saved = step
             if interrupted:
@@ -343,19 +346,25 @@ class Trainer:
     def _epoch(self, step: int) -> float:
         return step * self._settings.global_batch_size / self._rows
 
-    def _validate(self, step: int) -> float:
-        """Loss on val, the same on all processes."""
+    def _validate(self, step: int) -> float | None:
+        """Loss on val, the same on all processes; None if they were interrupted meanwhile."""
         began = time.monotonic()
-        loss = self._validation.loss(step)
+        loss = self._validation.loss(step, self._interruption.agreed)
+        if loss is None:
+            return None
         self._log.validation(step, self._epoch(step), loss)
         self._speed.leave_out(time.monotonic() - began)
         return loss
 
-    def _save(self, step: int, val_loss: float | None, *, in_between: bool = False) -> None:
-        if val_loss is not None and not math.isfinite(val_loss):
-            raise self._diverged(f"The loss on val was {val_loss} at step {step}")
-        if in_between:  # else the validation just did
+    def _save(self, step: int, val_loss: float | None) -> None:
+        """Saves the state; without a loss on val, until there is a newer checkpoint.
+
+        So which checkpoints are left in the end is a matter of steps.
+        """
+        if val_loss is None:  # else the validation just did
             self._model.take_statistics_of_rank_0()
+        elif not math.isfinite(val_loss):
+            raise self._diverged(f"The loss on val was {val_loss} at step {step}")
         best = self._validation.best
         info = {
             "step": step,
@@ -364,7 +373,7 @@ class Trainer:
             "world_size": dist.get_world_size(),
             **asdict(self._identity),
             "resumed_from_step": self._settings.resume_from_step,
-            "interruption": in_between,
+            "interruption": val_loss is None,
             "val_loss": val_loss,
             "best_val_loss": best[0] if best else None,
             "best_step": best[1] if best else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -43,13 +43,20 @@ class Validation:
         self.reference: np.ndarray | None = None
         self.best: tuple[float, int] | None = None
 
-    def loss(self, step: int) -> float:
-        """The loss after a step, the same on all processes, all of which call this."""
+    def loss(self, step: int, gives_up: Callable[[], bool] = lambda: False) -> float | None:
+        """The loss after a step, the same on all processes, all of which call this; None if they gave up.
+
+        Args:
+            step: that has been taken.
+            gives_up: called by all processes after each batch, with the same answer; True ends the validation.
+        """
         losses = Losses(self._device)
         with self._model.evaluating():
             sums = {SUMS: self._model.sums(self._batches())} if self._recipe.has_sums else {}
             for batch, loss_tokens in self._batches():
                 losses.add(self._model.loss_without_gradients(batch | sums) * loss_tokens, loss_tokens)
+                if gives_up():
+                    return None
         losses.end_entry()
         (loss,) = losses.means()
         if math.isfinite(loss) and (self.best is None or loss < self.best[0]):

@@ -15,7 +15,7 @@ import pytest
 from conftest import storage_emulator
 from slow_storage import slow_storage
 from started_training import run_training, weights_digest
-from trainings import names, train_here, train_on
+from trainings import entries, names, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
@@ -25,7 +25,9 @@ from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
 from gpu_pipelines.training.checkpoints.checkpointing import is_given_up
 from gpu_pipelines.training.engine import Trainer
+from gpu_pipelines.training.machine import interruption
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.validation import Validation
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=12, checkpoint_every_steps=3, global_batch_size=16)
 RECIPE = """
@@ -348,3 +350,33 @@ def test_a_short_training_has_entries_of_the_same_steps_however_fast_it_is_and_t
         assert entries == list(range(3, 241, 3))
         # Before its pace is known, the entries of the first steps are told at once.
         assert lines == sorted({0, 3, 6, *range(6, 240, together), 240})
+
+
+@pytest.mark.parametrize("validation", [1, 3])
+def test_an_interruption_does_not_wait_for_the_end_of_a_validation(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: int
+) -> None:
+    """A long one took the time that the state is saved in. Its step may also be the last one."""
+    given = {"max_steps": 5, "checkpoint_every_steps": 2, "global_batch_size": 16, "micro_batch_size": 2}
+    settings = TrainingSettings(model="linear", **given)
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert train_here(settings, numbers, str(whole))
+    with monkeypatch.context() as patch:
+        patch.setattr(interruption, "SECONDS_BETWEEN", 0.0)
+        loss, begun = Validation.loss, []
+
+        def signalled(self: Validation, *given: Any) -> float | None:
+            begun.append(self)
+            if len(begun) == validation:
+                signal.raise_signal(signal.SIGTERM)
+            return loss(self, *given)
+
+        patch.setattr(Validation, "loss", signalled)
+        assert not train_here(settings, numbers, str(cut))
+    last = complete_checkpoints(cut)[-1].info
+    assert (last.step, last.interruption, last.val_loss) == ((2, 4, 5)[validation - 1], True, None)
+    assert train_here(settings, numbers, str(cut))
+    kept, wanted = ([(name, weights_digest(place / name)) for name in names(place)] for place in (cut, whole))
+    assert kept == wanted
+    assert entries(cut, "val_loss") == entries(whole, "val_loss")
+    assert not any(checkpoint.info.interruption for checkpoint in complete_checkpoints(cut))
