@@ -283,7 +283,7 @@ class PrepareSettings:
 
     def column_choices(self) -> list[tuple[str, ...]]:
         """The choices of columns that are read, the first one first; a table needs all columns of one choice."""
-        return task_named(self.task).columns(self)
+        return [tuple(dict.fromkeys((*c, *self.columns_beside))) for c in task_named(self.task).columns(self)]
 
     def columns_of(self, has: Sequence[str]) -> tuple[str, ...]:
         """The columns that are read, of those that a table has.
@@ -291,8 +291,11 @@ class PrepareSettings:
         Raises:
             UserError: one is missing.
         """
-        # Those of a language model are texts alone.
-        return tuple(dict.fromkeys((*task_named(self.task).columns_of(self, has), *self.columns_beside)))
+        task = task_named(self.task)
+        found = tuple(dict.fromkeys((*task.columns_of(self, has), *self.columns_beside)))
+        if missing := [column for column in self.columns_beside if column not in has]:
+            raise task.lacks(self, has, missing)
+        return found
 
     @property
     def classified_columns(self) -> tuple[str, ...]:

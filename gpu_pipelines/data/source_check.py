@@ -132,11 +132,11 @@ def class_of(source: SourceFiles, name: str) -> str:
 
 def _require_columns(source: SourceFiles, settings: PrepareSettings) -> None:
     task = task_named(settings.task)
-    has = source_columns(source, task.columns(settings))
+    has = source_columns(source, settings.column_choices())
     if not has:  # what is wrong with the rows is said one by one
         return
     try:
-        wanted = task.columns_of(settings, has)
+        wanted = settings.columns_of(has)
     except UserError as error:
         if source.format != "tar" or len(has) > 1:  # beside the images
             raise
@@ -167,8 +167,7 @@ def _require_classes(source: SourceFiles, settings: PrepareSettings) -> None:
 
 def _labels(source: SourceFiles, settings: PrepareSettings) -> Iterator[str | Problem]:
     # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
-    all_columns = task_named(settings.task).columns(settings)[0]
-    columns = list(all_columns) if source.format == "csv" else [settings.label_column]
+    columns = list(settings.column_choices()[0]) if source.format == "csv" else [settings.label_column]
     remedy = "All files of a source need the same columns."
     for _, (_, row) in rows_of(source, columns, remedy, Meter(source)):
         yield row if isinstance(row, Problem) else class_in(row.get(settings.label_column), settings)

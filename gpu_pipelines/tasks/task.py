@@ -166,14 +166,16 @@ class Task:
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         """Alternative sets of columns to read, the preferred one first; a table needs all columns of one set.
 
+        The columns of `slice_by` and `group_by` are added to each: see `PrepareSettings.column_choices`.
+
         Args:
             settings: all parameters of the preparation.
         """
-        named = (*(getattr(settings, name) for name in self.column_parameters), *settings.columns_beside)
+        named = [getattr(settings, name) for name in self.column_parameters]
         return [tuple(dict.fromkeys(column for column in named if column))]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
-        """The columns to read from a table.
+        """The columns to read from a table; whoever reads one asks `PrepareSettings.columns_of`.
 
         Args:
             settings: has the names of the columns, and `source` for messages.
@@ -186,9 +188,9 @@ class Task:
         for wanted in choices:
             if set(wanted) <= set(has):
                 return wanted
-        raise self._lacks(settings, has, min(([c for c in wanted if c not in has] for wanted in choices), key=len))
+        raise self.lacks(settings, has, min(([c for c in wanted if c not in has] for wanted in choices), key=len))
 
-    def _lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
+    def lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
         """The error for a table without some columns."""
         beside = [name for name in ("slice_by", "group_by") if getattr(settings, name) in missing]
         named = " and ".join(f"-p {name}=…, which is {getattr(settings, name)!r}" for name in beside)

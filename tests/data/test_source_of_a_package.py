@@ -28,7 +28,6 @@ from contextlib import closing
 
 from gpu_pipelines.data.sources.source import Service, SourceFiles
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.tasks import task_named
 
 ROWS = 100
 
@@ -53,7 +52,7 @@ class Tables(Service):
 
     def _columns(self, settings):
         has = [name for _, name, *_ in self._asked(settings.source, "PRAGMA table_info(TABLE)")]
-        return task_named(settings.task).columns_of(settings, has)
+        return settings.columns_of(has)
 
     def require_readable(self, settings):
         self._columns(settings)
@@ -228,12 +227,18 @@ def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Pat
         f"print(S({given}, row_filter='a > 1', source_format='csv').problems())\n"
         f"print(problems_here(S({given})), problems_here(S({given}, slice_by='z')))\n"
         f"print(problems_here(S({given.replace('points.db', 'gone.db')})))\n"
+        "from pathlib import Path\n"
+        "from gpu_pipelines.prediction.settings import PredictSettings as P\n"
+        "from gpu_pipelines.prediction.source_rows import Inputs, RowSource\n"
+        f"rows = P(source='sqlite://{database}?table=points').rows('regression')\n"
+        "print(RowSource(rows, Inputs('numbers', 'values', ('b', 'a')), '', Path()).columns)\n"
     )
-    right, parameters, columns, gone = problems.splitlines()
+    right, parameters, columns, gone, predicted = problems.splitlines()
     assert right == """[] ["test_source is 'feed://x'; a table is feed:///PATH?table=NAME."]"""
     uri = f"sqlite://{database}?table=points"
     assert f"row_filter is for a table in BigQuery (bq://…), not for {uri}; filter the rows before." in parameters
     assert f"source_format is 'csv', but {uri} is not a file; leave it at auto." in parameters
+    assert predicted == "('b', 'a')"
     assert columns.startswith("[] [")
     assert "has no column" in columns
     assert "cannot be read: unable to open database file. Give a table of SQLite." in gone

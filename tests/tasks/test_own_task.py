@@ -6,15 +6,18 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from conftest import gpu_pipelines, newest_run, run_pipeline
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.serving.comparison import differences
@@ -116,6 +119,19 @@ def test_its_defaults_columns_and_metrics_are_checked_before_anything_is_run(imp
         "source_format is 'images'; counts.task:Counts reads auto, csv, jsonl, parquet, arrow.",
         "There is no 'sample:digits' for counts.task:Counts",
     ]
+
+
+def test_its_rows_are_grouped_and_sliced_by_columns_that_it_does_not_name(importable: Path, tmp_path: Path) -> None:
+    source = tmp_path / "events.csv"
+    source.write_text("x,y,label,site\n" + "".join(f"{n % 7},{n % 9},{n % 5},{n // 30}\n" for n in range(300)))
+    settings = PrepareSettings(task="counts.task:Counts", source=str(source), group_by="site", slice_by="site")
+    prepare_data(settings, tmp_path / "data")
+    dataset = Dataset(tmp_path / "data")
+    sites = [set(dataset.split(split).slice_values()) for split in ("train", "val", "test")]
+    assert set.union(*sites) == {str(number) for number in range(10)}
+    assert sum(map(len, sites)) == 10, "a site is in several splits"
+    (problem,) = problems_here(replace(settings, group_by="place"))
+    assert "has no column 'place'; it has x, y, label, site. Name the column with -p group_by=…" in problem
 
 
 @pytest.mark.parametrize(

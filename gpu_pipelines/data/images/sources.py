@@ -65,7 +65,7 @@ def image_records(
             meter.finish_file()
         return
     images, task = NamedImages.of(source, settings.image_root), task_named(settings.task)
-    columns, more = list(task.columns(settings)[0]), settings.columns_beside
+    columns, more = list(settings.column_choices()[0]), settings.columns_beside
     for file, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         label = row if isinstance(row, Problem) else label_of(row, settings)
         record = _table_record(file, where, row, label, settings, images)

@@ -11,7 +11,6 @@ from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.numbers import number_in_text, whole
-from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -63,8 +62,7 @@ def columns_read(source: SourceFiles, settings: PrepareSettings) -> tuple[str, .
     Raises:
         UserError: it lacks one.
     """
-    task = task_named(settings.task)
-    return task.columns_of(settings, source_columns(source, task.columns(settings)))
+    return settings.columns_of(source_columns(source, settings.column_choices()))
 
 
 class Beside(TypedDict):

@@ -88,7 +88,7 @@ def labelled_texts(
         UserError: a file cannot be read or lacks a column.
     """
     task = task_named(settings.task)
-    columns, more = list(source.columns or task.columns(settings)[0]), settings.columns_beside
+    columns, more = list(source.columns or settings.column_choices()[0]), settings.columns_beside
     for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         record = _labelled(where, row, settings, label_of)
         yield replace(record, **beside(row, settings)) if more else record

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpu_pipelines.artifacts.dataset import SPLITS, Feature
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import columns_read
+from gpu_pipelines.data.sources.rows import source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, packed_rows
 from gpu_pipelines.data.text.prepare import TextPreparation
@@ -73,4 +73,7 @@ class PackedTexts(TextPreparation):
 
     def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
         # Told by the first file, and the same for all but for what stands beside chats.
-        return ("text",) if source.format == "text" else columns_read(source, settings)
+        if source.format == "text":
+            return ("text",)
+        # Without those of `group_by`: whatever is in the columns is text.
+        return self.task.columns_of(settings, source_columns(source, settings.column_choices()))

@@ -67,8 +67,6 @@ class CausalLanguageModelTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
-                if missing := [name for name in settings.columns_beside if name not in has]:
-                    raise self._lacks(settings, has, missing)
                 beside = BESIDE.get(wanted, BESIDE_CHATS) if wanted != (settings.text_column,) else ()
                 return (*wanted, *(name for name in beside if name in has))
         if not has:

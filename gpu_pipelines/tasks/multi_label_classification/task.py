@@ -72,9 +72,9 @@ class MultiLabelTask(Task):
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        named = (*settings.label_columns, *settings.columns_beside)
-        texts = (*settings.classified_columns, *named)
-        choices = [texts] if settings.text_pair_column else [(settings.image_column, *named), texts]
+        texts = (*settings.classified_columns, *settings.label_columns)
+        images = (settings.image_column, *settings.label_columns)
+        choices = [texts] if settings.text_pair_column else [images, texts]
         return [tuple(dict.fromkeys(choice)) for choice in choices]
 
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:

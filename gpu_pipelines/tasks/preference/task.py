@@ -59,9 +59,7 @@ class PreferenceTask(Task):
         return self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        return [
-            tuple(dict.fromkeys((*names, *settings.columns_beside))) for names in (PAIRS, WITH_IMPLICIT_PROMPT, JUDGED)
-        ]
+        return [PAIRS, WITH_IMPLICIT_PROMPT, JUDGED]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):

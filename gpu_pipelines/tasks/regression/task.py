@@ -85,12 +85,12 @@ class RegressionTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         *choices, named = self.columns(settings)
         if missing := [name for name in named if name not in has]:
-            raise self._lacks(settings, has, missing)
+            raise self.lacks(settings, has, missing)
         for choice in choices:
             if set(choice) <= set(has):
                 return choice
         if settings.text_pair_column:
-            raise self._lacks(settings, has, [name for name in choices[0] if name not in has])
+            raise self.lacks(settings, has, [name for name in choices[0] if name not in has])
         if settings.feature_names:
             return named
         others = [name for name in has if name not in named and not _ROW_NUMBERS.fullmatch(name)]

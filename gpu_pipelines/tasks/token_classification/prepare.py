@@ -70,9 +70,9 @@ class TaggedTexts(TextPreparation):
                 yield TextRecord(where, " ".join(words), " ".join(tags), **beside(row, self.settings))
 
     def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-        choices = self.task.columns(settings)
+        choices = settings.column_choices()
         has = source_columns(source, choices)
-        return self.task.columns_of(settings, has) if has else choices[0]
+        return settings.columns_of(has) if has else choices[0]
 
     def features(self, length: int) -> dict[str, Feature]:
         return {"tokens": Feature("int32", (-1,)), "tags": Feature("int32", (-1,))}

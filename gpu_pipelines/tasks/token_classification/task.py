@@ -52,7 +52,7 @@ class TokenClassificationTask(Task):
         named = super().columns(settings)
         if (settings.text_column, settings.label_column) != ("text", "label"):
             return named
-        return [*named, *(tuple(dict.fromkeys((*names, *settings.columns_beside))) for names in _OF_THE_HUB)]
+        return [*named, *_OF_THE_HUB]
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         return self.problems_without_classes(settings)
