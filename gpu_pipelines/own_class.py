@@ -29,7 +29,7 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
     module, _, name = place.partition(":")
     try:
         found = getattr(_imported(module), name)
-    except Exception as error:  # importing runs the user's module, which can raise anything
+    except (Exception, SystemExit) as error:  # importing runs the user's module, which can raise anything
         raise UserError(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
             "Give package.module:ClassName of a module that is installed, in PYTHONPATH, or where the command runs.",

@@ -85,6 +85,18 @@ class Feeds(Tables):
     scheme, is_repeatable = "feed://", False
     form = (Tables.form[0], "a table is feed:///PATH?table=NAME.")
 """
+#: Sources that would take the names of others.
+GREEDY = """
+from sqlite_source import Tables
+
+
+class All(Tables):
+    scheme = ""
+
+
+class Taken(Tables):
+    scheme = "bq://"
+"""
 TASK = {"task": "regression", "label_column": "y", "val_fraction": 0.2, "test_fraction": 0.2}
 #: Bytes of a unit of work: of two parts of the table, and of all.
 UNIT, ALL = 4000, 1 << 30
@@ -97,7 +109,10 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "sqlite_source.py").write_text(SQLITE)
     (folder / "broken_source.py").write_text("import no_such_module_at_all\n")
-    for name, entries in (("sqlite", ("Tables", "Feeds")), ("broken", ("Broken",))):
+    (folder / "greedy_source.py").write_text(GREEDY)
+    (folder / "ending_source.py").write_text("raise SystemExit(3)\n")
+    packages = {"sqlite": ("Tables", "Feeds"), "broken": ("Broken",), "greedy": ("All", "Taken"), "ending": ("End",)}
+    for name, entries in packages.items():
         info = folder / f"{name}_source-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-source\nVersion: 1.0\n")
@@ -129,6 +144,9 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
     assert made.wait() == 0, made.output
     assert "warning: the source broken of broken-source is left out: " in made.output
     assert "No module named 'no_such_module_at_all'" in made.output
+    assert "warning: the source all of greedy-source is left out: it has neither a scheme nor a matches" in made.output
+    assert "the source taken of greedy-source is left out: bq:// is the scheme of a table in BigQuery." in made.output
+    assert "the source end of ending-source is left out: " in made.output
     with closing(sqlite3.connect(database)) as kept:
         rows = [
             ",".join("" if value is None else str(value) for value in row)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.data.sources.source import Source, SourceFiles
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.own_class import own_class, said_by_own
 
 if TYPE_CHECKING:
@@ -54,16 +56,29 @@ def problems_of_source(settings: PrepareSettings) -> list[str]:
 def sources() -> tuple[Source, ...]:
     """All kinds of sources, in the order in which they are asked whether a name is theirs.
 
-    One of a package that cannot be loaded is left out, which is said on stderr: files are read without it.
+    One of a package that cannot be loaded, or that would take the names of others, is left out, which is said on
+    stderr: files are read without it.
     """
     found = [_made(place) for place in _BUILT_IN]
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         try:
-            found.append(_made(point.value))
+            source = _made(point.value)
+            _require_names_of_its_own(source, found)
+            found.append(source)
         except Exception as error:
             package = point.dist.name if point.dist else "a package"
             print(f"warning: the source {point.name} of {package} is left out: {error}", file=sys.stderr)
     return (*found, _made(_FILES))
+
+
+def _require_names_of_its_own(source: Source, others: Sequence[Source]) -> None:
+    if not source.scheme and type(source).matches is Source.matches:
+        raise UserError(
+            "it has neither a scheme nor a matches of its own, so every name would be one of its names.",
+            "See docs/extending.md.",
+        )
+    if other := next((each for each in others if source.scheme and each.scheme == source.scheme), None):
+        raise UserError(f"{source.scheme} is the scheme of {other.title}.", "Give it another scheme.")
 
 
 def _made(place: str) -> Source:
