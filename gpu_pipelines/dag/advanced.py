@@ -12,7 +12,7 @@ from typing import Any
 from gpu_pipelines.component_interface.catalog import common_parameters
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, typed
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.tasks.tasks import TASKS, task_named
+from gpu_pipelines.tasks.tasks import BUILT_IN, task_named
 
 ADVANCED = "advanced"
 #: The parameters that have inputs of their own in the forms of trainings; all others are fields of `advanced`.
@@ -23,7 +23,8 @@ def is_of(name: str, task: str) -> bool:
     """Whether a parameter is for a task; if the task is left open, every parameter is."""
     if not task or name in task_named(task).parameters:
         return True
-    return not any(name in other.parameters for other in TASKS.values())
+    # A task of a package says what it takes itself, not what the others take.
+    return not any(name in task_named(other).parameters for other in BUILT_IN)
 
 
 def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:

@@ -13,7 +13,7 @@ from gpu_pipelines.tasks.model_places import is_pretrained
 from gpu_pipelines.tasks.task import Task
 
 #: A task of this program is one folder and one line here.
-_BUILT_IN = {
+BUILT_IN = {
     "image_classification": "gpu_pipelines.tasks.image_classification.task:ImageClassificationTask",
     "text_classification": "gpu_pipelines.tasks.text_classification.task:TextClassificationTask",
     "multi_label_classification": "gpu_pipelines.tasks.multi_label_classification.task:MultiLabelTask",
@@ -37,17 +37,17 @@ class _Tasks(Mapping[str, Task]):
         return _loaded(name, self._places[name])
 
     def __iter__(self) -> Iterator[str]:
-        return (name for name, place in self._places.items() if name in _BUILT_IN or _is_usable(name, place))
+        return (name for name, place in self._places.items() if name in BUILT_IN or _is_usable(name, place))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in _BUILT_IN or name in self._places
+        return name in BUILT_IN or name in self._places
 
     @property
     def _places(self) -> dict[str, str]:
-        return {**_installed(), **_BUILT_IN}
+        return {**_installed(), **BUILT_IN}
 
 
 TASKS = _Tasks()
@@ -56,7 +56,7 @@ TASKS = _Tasks()
 @cache
 def _installed() -> dict[str, str]:
     """The classes of the tasks of packages by their names; those of this program win."""
-    return places_of(ENTRY_POINTS, "task", {}, taken=_BUILT_IN)
+    return places_of(ENTRY_POINTS, "task", {}, taken=BUILT_IN)
 
 
 @cache

@@ -153,7 +153,7 @@ def test_stubs_that_are_out_of_date_are_named_and_written(
     assert old.read_text(encoding="utf-8") == text_of("train_model")
 
 
-@pytest.mark.parametrize("task", tasks._BUILT_IN)
+@pytest.mark.parametrize("task", tasks.BUILT_IN)
 def test_the_metrics_of_a_task_are_named_where_gates_are_described(task: str) -> None:
     words = re.findall(r"\w+", parameters_in(EvaluationSettings)["gates"].text)
     page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")

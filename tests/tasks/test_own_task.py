@@ -15,6 +15,7 @@ from conftest import gpu_pipelines, newest_run, run_pipeline
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.dag.advanced import is_of
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
@@ -190,6 +191,11 @@ def test_a_task_of_a_package_that_is_none_does_not_keep_others_from_working(
     assert "warning: the task regression of counts is left out: the name is taken" in told
     assert told.count("warning: the task sample is left out: counts.task:write_sample is not a subclass") == 1
     assert "counts.task:write_sample is not a subclass" in task_problems("sample")[0]
+
+
+def test_an_installed_task_changes_nothing_of_the_others(installed: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(type(task_named("counts")), "parameters", ("epochs",))
+    assert is_of("epochs", "regression")
 
 
 def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
