@@ -26,19 +26,32 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
     Raises:
         UserError: it cannot be imported, is not such a class, or lacks a method.
     """
+    found = _found(place, what)
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
+    _require_whole(found, what, see)
+    return found
+
+
+def require_own_part(place: str, what: str, see: str = "") -> None:
+    """Imports a class or a function; arguments and errors as those of `own_class`."""
+    _require_whole(_found(place, what), what, see)
+
+
+def _found(place: str, what: str) -> Any:
     module, _, name = place.partition(":")
     try:
-        found = getattr(_imported(module), name)
+        return getattr(_imported(module), name)
     except (Exception, SystemExit) as error:  # importing runs the user's module, which can raise anything
         raise UserError(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
             "Give package.module:ClassName of a module that is installed, in PYTHONPATH, or where the command runs.",
         ) from None
-    if not (inspect.isclass(found) and issubclass(found, base)):
-        raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
+
+
+def _require_whole(found: Any, what: str, see: str) -> None:
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{what} does not define {', '.join(lacking)}.", see)
-    return found
 
 
 def places_of(group: str, what: str, built_in: Mapping[str, str], taken: Collection[str] = ()) -> dict[str, str]:

@@ -49,7 +49,7 @@ from gpu_pipelines.distributed.pieces import Executor, WorkOptions
 from gpu_pipelines.distributed.process_executor import ProcessExecutor
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
-from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.tasks import BUILT_IN, task_named
 
 SOURCE_FINGERPRINT = "source_fingerprint"
 TEST_SOURCE = "test_source"
@@ -107,6 +107,8 @@ def prepare_together(
     """
     if problems := settings.problems() or settings.problems_on(2 if executor.is_cluster else 1):
         raise UserError.of_all(problems)
+    if settings.task not in BUILT_IN:
+        task_named(settings.task).require_parts()
     with scratch_folder("prepare") as scratch, noted() as signalled:
         for name in ("sample", "seen"):
             (scratch / name).mkdir()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,7 +175,7 @@ class EvaluationSettings:
             found.append(f"select_by is {self.select_by!r}, which is not a metric. {nearest(self.select_by, metrics)}")
         if self.average_last < 0 or self.average_last == 1:
             found.append(f"average_last is {self.average_last}; give 2 or more checkpoints, or 0 to average none.")
-        for gate in self.gates:
+        for gate in self._gates(task):
             try:
                 found += self._gate_problems(gate, self._parsed(gate, task))
             except ValueError as error:
@@ -257,8 +257,10 @@ class EvaluationSettings:
 
     def parsed_gates(self, task: str) -> list[Gate | ChampionGate]:
         """The gates given, or the task's own where none are and its own metrics are used."""
-        gates = self.gates or ([] if self.scoring_function else task_named(task).gates)
-        return [self._parsed(gate, task) for gate in gates]
+        return [self._parsed(gate, task) for gate in self._gates(task)]
+
+    def _gates(self, task: str) -> Sequence[str]:
+        return self.gates or (() if self.scoring_function else task_named(task).gates)
 
     def _parsed(self, gate: str, task: str) -> Gate | ChampionGate:
         return parse_gate(gate, self._known_metrics(task), task_named(task).figures, bool(self.benchmarks))

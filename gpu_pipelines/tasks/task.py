@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpu_pipelines.errors import UserError, columns_in_words
+from gpu_pipelines.own_class import require_own_part
 from gpu_pipelines.tasks.formats import TABLES
 from gpu_pipelines.tasks.hyperparameters import FINE_TUNED, FROM_SCRATCH, WITH_ADAPTERS, Hyperparameters
 from gpu_pipelines.tasks.metric import ERROR, Metric
@@ -234,6 +235,16 @@ class Task:
             folder: an empty folder.
         """
         return _part(self.samples[name])(folder)
+
+    def require_parts(self) -> None:
+        """Imports all parts, torch with them, before the first step: the last of them is needed after the training.
+
+        Raises:
+            UserError: a part cannot be imported, or lacks a method.
+        """
+        for what in ("preparation", "recipe", "scoring", "text_task", "row_text", "predictor", "watched"):
+            if place := getattr(self, what):
+                require_own_part(place, f"The {what} {place} of the task {self.name}", "See docs/tasks.md.")
 
     def load_preparation(self) -> Callable[[PrepareSettings, Path], Preparation[Any]]:
         """The function or class that makes the preparation from the settings and an empty directory."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.own_class import own_class, places_of
+from gpu_pipelines.tasks.hyperparameters import Hyperparameters
+from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.model_places import is_pretrained
 from gpu_pipelines.tasks.task import Task
 
@@ -79,7 +81,27 @@ def _loaded(name: str, place: str) -> Task:
         raise UserError(
             f"The task {name} cannot be made by {place}: {type(error).__name__}: {error}.", "See docs/tasks.md."
         ) from None
+    # The steps that need it would find out, some of them after the training.
+    if name not in BUILT_IN and (wrong := _wrong_in(task)):
+        raise UserError(f"The task {name} of {place} is not as it has to be: {'; '.join(wrong)}.", "See docs/tasks.md.")
     return task
+
+
+def _wrong_in(task: Task) -> list[str]:
+    """What is wrong with the attributes of a task; its parts are not imported."""
+    found = [] if task.metrics else ["metrics is empty"]
+    for name in ("metrics", "figures"):
+        values = getattr(task, name)
+        if not (isinstance(values, Mapping) and all(isinstance(each, Metric) for each in values.values())):
+            found.append(f"{name} is not a mapping with a {Metric.__module__}.Metric for each name")
+    for name in ("formats", "column_parameters", "parameters", "models", "gates", "architectures"):
+        values = getattr(task, name)
+        if isinstance(values, str) or not all(isinstance(each, str) for each in values):
+            found.append(f"{name} is not a tuple of texts")
+    for name in ("from_scratch", "fine_tuned", "with_adapters"):
+        if not isinstance(getattr(task, name), Hyperparameters):
+            found.append(f"{name} is not of the class {Hyperparameters.__module__}.Hyperparameters")
+    return found
 
 
 def task_named(name: str) -> Task:

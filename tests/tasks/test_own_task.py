@@ -19,6 +19,7 @@ from gpu_pipelines.dag.advanced import is_of
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.serving.comparison import differences
@@ -205,6 +206,42 @@ def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
     assert (
         "The task raising:Raising cannot be made by raising:Raising: TypeError" in task_problems("raising:Raising")[0]
     )
+
+
+@pytest.mark.parametrize(
+    ("attribute", "message"),
+    [
+        ("metrics = {}", "metrics is empty"),
+        ("metrics = {'deviance': False}", "metrics is not a mapping with a gpu_pipelines.tasks.metric.Metric for each"),
+        ("models = 'linear'", "models is not a tuple of texts"),
+        ("from_scratch = {'epochs': 3}", "from_scratch is not of the class"),
+    ],
+)
+def test_a_task_with_an_attribute_of_another_form_is_refused_before_anything_is_run(
+    importable: Path, attribute: str, message: str
+) -> None:
+    module = f"formless{len(message)}"
+    (importable / f"{module}.py").write_text(
+        f"from counts.task import Counts\n\nclass Formless(Counts):\n    {attribute}\n"
+    )
+    assert message in " ".join(PrepareSettings(task=f"{module}:Formless").problems())
+
+
+def test_parts_and_gates_that_are_needed_after_the_training_are_checked_before_it(
+    importable: Path, tmp_path: Path
+) -> None:
+    (importable / "late.py").write_text(
+        "from counts.task import Counts\nfrom gpu_pipelines.evaluation.scoring import Scoring\n\n"
+        "class NoScores(Scoring):\n    pass\n\nclass Unscored(Counts):\n    scoring = 'late:NoScores'\n\n"
+        "class Unserved(Counts):\n    predictor = 'late:Predictor'\n    gates = ('deviancy<=1',)\n"
+    )
+    for task, message in (
+        ("late:Unscored", "The scoring late:NoScores of the task late:Unscored does not define scores, shape, width."),
+        ("late:Unserved", "The predictor late:Predictor of the task late:Unserved cannot be imported: AttributeError"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            prepare_data(PrepareSettings(task=task, source="sample:counts"), tmp_path / "data")
+    assert "there is no metric 'deviancy'" in " ".join(EvaluationSettings().problems("late:Unserved"))
 
 
 def test_a_task_that_cannot_say_what_is_wrong_is_refused(importable: Path) -> None:
