@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
@@ -87,7 +88,12 @@ def _completed(
             function(**values, **{last: made(given)})
 
         hints = inspect.get_annotations(function, eval_str=True)
-        every = [_parameter(name, hints[name], each.default) for name, each in own.items()] + parameters()
+        more = parameters()
+        # A package's target does not keep the others from working.
+        for name in [each.name for each in more if each.name in own]:
+            print(f"warning: {flag_of(name)} of a target is left out: the command has its own", file=sys.stderr)
+        every = [_parameter(name, hints[name], each.default) for name, each in own.items()]
+        every += [each for each in more if each.name not in own]
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in every}
         command.__doc__, command.__name__ = function.__doc__, function.__name__

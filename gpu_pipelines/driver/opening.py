@@ -6,12 +6,11 @@ import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpu_pipelines.errors import InvalidRequestError, UserError, nearest
-from gpu_pipelines.targets.options import Option, declared, flag_of
+from gpu_pipelines.targets.options import Option, declared, flag_of, kinds_of_options
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
@@ -206,7 +205,7 @@ def option_of_targets(name: str, command: str = "run") -> str:
 
 def fields_of_command(options: type, command: str) -> Iterator[tuple[str, Option, Any, Any]]:
     """Name, declaration, type and default of the fields of a dataclass that are options of a command."""
-    hints, known = typing.get_type_hints(options), declared(options)
-    for each in fields(options):
-        if each.name in known and command in known[each.name].commands:
-            yield each.name, known[each.name], hints[each.name], each.default
+    known = declared(options)
+    for name, (hint, default) in kinds_of_options(options).items():
+        if command in known[name].commands:
+            yield name, known[name], hint, default

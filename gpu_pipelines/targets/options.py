@@ -9,7 +9,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from gpu_pipelines.errors import UserError
 
@@ -85,6 +85,14 @@ def setting(help: str, commands: Iterable[str], name: str, **more: Any) -> Any:
 def declared(options: type) -> dict[str, Option]:
     """The options that the fields of a dataclass declare, by their names."""
     return {each.name: each.metadata[Option] for each in dataclasses.fields(options) if Option in each.metadata}
+
+
+def kinds_of_options(options: type) -> dict[str, tuple[Any, Any]]:
+    """The type and the default of each option that a dataclass declares, by name."""
+    hints = get_type_hints(options)
+    return {
+        each.name: (hints[each.name], each.default) for each in dataclasses.fields(options) if Option in each.metadata
+    }
 
 
 def given(options: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import is_dataclass
+from dataclasses import Field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +20,7 @@ from gpu_pipelines.dag.places import DATA, FILE, OUTPUT, PROGRAM, REGISTRY, Plac
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Compiled, Published, Request, Submission, Values
-from gpu_pipelines.targets.options import declared, flag_of, given
+from gpu_pipelines.targets.options import Options, declared, flag_of, given, kinds_of_options
 
 if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
@@ -272,7 +272,8 @@ def targets() -> dict[str, type[Target]]:
         try:
             target = point.load()
             problem = "the name is taken" if point.name in found else _problem_of_class(target, point.name)
-        except Exception as error:
+            problem = problem or _problem_of_options(target.Options, found)
+        except (Exception, SystemExit) as error:
             problem = f"{type(error).__name__}: {error}"
         if problem:
             package = point.dist.name if point.dist else "a package"
@@ -289,9 +290,22 @@ def _problem_of_class(target: Any, name: str) -> str:
     lacks = [*sorted(target.__abstractmethods__), *(n for n in ("name", "title", "Options") if not hasattr(target, n))]
     if lacks:
         return f"it has no {', '.join(lacks)}"
-    if not is_dataclass(target.Options):
-        return "its Options is not a dataclass"
     return "" if target.name == name else f"its name is {target.name!r}"
+
+
+def _problem_of_options(options: Any, others: Mapping[str, type[Target]]) -> str:
+    """Why a class cannot have the options of a target beside those of others; empty if it can."""
+    if not (inspect.isclass(options) and issubclass(options, Options)):
+        return f"its Options is not a subclass of {Options.__module__}.Options"
+    # The decorator puts the default in place of a field.
+    if any(isinstance(value, Field) for value in vars(options).values()):
+        return "its Options is not decorated with @dataclass"
+    own = kinds_of_options(options)
+    for name, other in others.items():
+        theirs = kinds_of_options(other.Options)
+        if differs := [flag_of(each) for each in own if own[each] != theirs.get(each, own[each])]:
+            return f"{', '.join(differs)} has another type or default than that of {name}; a command has it once"
+    return ""
 
 
 def target_named(name: str, can: str = "") -> type[Target]:

@@ -82,14 +82,64 @@ class Shelf(Target):
 """
 
 
+#: Targets with options that cannot stand beside those of others; --resume of the last is one of `run`'s own.
+CLASHING = """
+from dataclasses import dataclass
+
+from gpu_pipelines.targets.options import Options, option
+from shelf_target import Shelf
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherOptions(Options):
+    region: int = option(3, "Number of the region.", {"run"})
+
+
+@dataclass(frozen=True)
+class PlainOptions:
+    pass
+
+
+class BareOptions(Options):
+    lamp: int = option(3, "Lamp.", {"run"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnOptions(Options):
+    resume: int = option(3, "Resumes.", {"run"})
+
+
+class Other(Shelf):
+    name, Options = "other", OtherOptions
+
+
+class Plain(Shelf):
+    name, Options = "plain", PlainOptions
+
+
+class Bare(Shelf):
+    name, Options = "bare", BareOptions
+
+
+class Own(Shelf):
+    name, Options = "own", OwnOptions
+
+    def is_run(self, run):
+        return False
+"""
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the package is installed, and others that are no targets, or have the name of one."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "shelf_target.py").write_text(SHELF)
     (folder / "broken_target.py").write_text("import no_such_module_at_all\n")
+    (folder / "clashing_target.py").write_text(CLASHING)
+    (folder / "ending_target.py").write_text("raise SystemExit(3)\n")
     entries = {"shelf": "shelf_target:Shelf", "broken": "broken_target:Broken", "local": "shelf_target:Shelf"}
-    entries |= {"options": "shelf_target:ShelfOptions", "rack": "shelf_target:Shelf"}
+    entries |= {"options": "shelf_target:ShelfOptions", "rack": "shelf_target:Shelf", "ending": "ending_target:End"}
+    entries |= {name: f"clashing_target:{name.title()}" for name in ("other", "plain", "bare", "own")}
     for name, entry in entries.items():
         info = folder / f"{name}_target-1.0.dist-info"
         info.mkdir()
@@ -120,6 +170,10 @@ def test_a_pipeline_is_compiled_run_and_followed_on_it(site: Path, tmp_path: Pat
         ("local", "the name is taken"),
         ("options", "it is not a subclass of gpu_pipelines.targets.target.Target"),
         ("rack", "its name is 'shelf'"),
+        ("ending", "SystemExit: 3"),
+        ("other", "--region has another type or default than that of compute_engine; a command has it once"),
+        ("plain", "its Options is not a subclass of gpu_pipelines.targets.options.Options"),
+        ("bare", "its Options is not decorated with @dataclass"),
     ):
         assert f"the target {name} of {name}-target cannot be loaded: {why}" in made.err
     executors = yaml.safe_load((tmp_path / "x.yaml").read_text())["deploymentSpec"]["executors"]
@@ -127,6 +181,7 @@ def test_a_pipeline_is_compiled_run_and_followed_on_it(site: Path, tmp_path: Pat
     where = ("run", PIPELINE, "--target", "shelf", "--shelf", "runs")
     refused = command(site, tmp_path, *where, "-p", "source=photos", "-p", "registry=./models")
     assert refused.status == 2
+    assert "warning: --resume of a target is left out: the command has its own" in refused.err
     assert "The source photos is not where the shelf can read it. Copy it into a tape." in refused.err
     assert "The registry ./models would be a directory of the container" in refused.err
     assert not (tmp_path / "runs").exists()
