@@ -32,7 +32,7 @@ def open_target(name: str, given: Mapping[str, Any], command: str = "", can: str
     """
     from gpu_pipelines.targets.target import target_named
 
-    target = target_named(name, can)
+    target = target_named(name, can, command)
     own = [each for each, *_ in fields_of_command(target.Options, command)]
     _refuse_others(name, given, own, command)
     values = {each: given[each] for each in own if given.get(each) is not None}
@@ -74,7 +74,7 @@ def target_and_others(
     """
     from gpu_pipelines.targets.target import target_named
 
-    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can).Options, command)}
+    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can, command).Options, command)}
     others = {name: value for name, value in given.items() if name not in own}
     # Not a parameter of a pipeline: it is the function's own.
     if others.pop("accelerator", None):

@@ -308,12 +308,13 @@ def _problem_of_options(options: Any, others: Mapping[str, type[Target]]) -> str
     return ""
 
 
-def target_named(name: str, can: str = "") -> type[Target]:
+def target_named(name: str, can: str = "", command: str = "") -> type[Target]:
     """The target with a name.
 
     Args:
         name: as on the command line.
         can: a method or attribute that it must have; empty for none.
+        command: the command that needs this, for messages.
 
     Raises:
         UserError: there is no such target, or it lacks that.
@@ -322,7 +323,7 @@ def target_named(name: str, can: str = "") -> type[Target]:
     if name in able:
         return able[name]
     if name in targets():
-        raise UserError(f"The target {name} has no {can}.", f"Targets that have: {', '.join(able)}.")
+        raise UserError(f"{command or can} is not for the target {name}.", f"It is for {' and '.join(able)}.")
     if not targets():
         raise UserError("No target is installed.", "Install gpu-pipelines again: its entry points are missing.")
     raise UserError(f"There is no target {name[:60]!r}.", nearest(name, list(able)))

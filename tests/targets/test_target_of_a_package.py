@@ -224,8 +224,8 @@ def test_a_run_of_it_is_known_by_its_name_elsewhere(site: Path, tmp_path: Path) 
     [
         (("run", PIPELINE, "--tape", "red"), "The target local has no --tape.\n  It belongs to shelf."),
         (("run", PIPELINE, "--target", "shelf", "--nodes", "2"), "The target shelf has no --nodes.\n  It belongs to"),
-        (("cancel", "run-1", "--target", "shelf"), "The target shelf has no cancel.\n  Targets that have:"),
-        (("schedule", "list", "--target", "shelf"), "The target shelf has no schedules."),
+        (("cancel", "run-1", "--target", "shelf"), "cancel is not for the target shelf.\n  It is for "),
+        (("schedule", "list", "--target", "shelf"), "schedule list is not for the target shelf."),
         (("run", PIPELINE, "--target", "shelv"), "There is no target 'shelv'.\n  Did you mean 'shelf'?"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, tuple) else "",

@@ -92,9 +92,9 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
     ):
         with pytest.raises(UserError, match=said):
             gpu_pipelines.schedule("sum/stable", "other", "0 3 * * *", **wrong)
-    with pytest.raises(UserError, match="The target local has no schedules"):
+    with pytest.raises(UserError, match="schedule create is not for the target local"):
         gpu_pipelines.schedule("sum/stable", "other", "0 3 * * *", "local")
-    with pytest.raises(UserError, match="The target compute_engine has no publish"):
+    with pytest.raises(UserError, match="upload is not for the target compute_engine"):
         gpu_pipelines.upload("train_evaluate_upload", "compute_engine")
     with pytest.raises(UserError, match="There is no parameter 'epoch'"):
         gpu_pipelines.upload("train_evaluate_upload", accelerator="l4:1", epoch=3)
