@@ -77,10 +77,14 @@ class Form:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of Parquet: key, instance as JSON, and prediction with a field for each of the answer."""
+        """The columns of Parquet: key, instance as JSON, and prediction with a field for each of the answer.
+
+        Without a schema of its fields, the prediction is JSON as well.
+        """
         import pyarrow as pa
 
-        answer = pa.struct([pa.field(name, _type(each)) for name, each in self._answer["properties"].items()])
+        fields = self._answer.get("properties")
+        answer = pa.struct([pa.field(name, _type(each)) for name, each in fields.items()]) if fields else pa.string()
         columns = [pa.field(KEY, pa.string(), nullable=False), pa.field(PREDICTION, answer)]
         if self._has_instances:
             columns.insert(1, pa.field(INSTANCE, pa.string()))
@@ -89,9 +93,14 @@ class Form:
     def _table(self, predictions: Sequence[Prediction]) -> pa.Table:
         import pyarrow as pa
 
-        kinds, schema = self._answer["properties"], self.schema
+        kinds, schema = self._answer.get("properties"), self.schema
         keys = [row.key if isinstance(row.key, str) else _json(row.key) for row in predictions]
-        found = [{name: _value(row.prediction.get(name), kind) for name, kind in kinds.items()} for row in predictions]
+        found = [
+            {name: _value(row.prediction.get(name), kind) for name, kind in kinds.items()}
+            if kinds
+            else _json(row.prediction)
+            for row in predictions
+        ]
         columns = {KEY: pa.array(keys, pa.string()), PREDICTION: pa.array(found, schema.field(PREDICTION).type)}
         if self._has_instances:
             columns[INSTANCE] = pa.array([row.instance and _json(row.instance) for row in predictions], pa.string())

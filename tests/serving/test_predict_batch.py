@@ -29,6 +29,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction import predict, worker
 from gpu_pipelines.prediction.outputs import Predictions, filled_in
 from gpu_pipelines.prediction.settings import PredictSettings
+from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.predictor import Predictor
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
@@ -356,6 +357,12 @@ def test_parquet_has_the_same_predictions_and_says_which_model(task: str, model:
             if isinstance(value, dict):
                 found = {each["name"]: each["value"] for each in found}
             require_close(json.loads(found) if isinstance(value, list) else found, value, name)
+
+
+def test_predictions_without_a_schema_are_json_in_parquet() -> None:
+    form = Form("parquet", Predictor.answer, {}, has_instances=False)
+    table = pq.read_table(io.BytesIO(form.content([Prediction("a", None, {"points": [[1, 2]]})])))
+    assert table.to_pylist() == [{"key": "a", "prediction": '{"points": [[1, 2]]}'}]
 
 
 def test_what_was_there_before_is_replaced_and_other_files_stay(model: Any, tmp_path: Path) -> None:
