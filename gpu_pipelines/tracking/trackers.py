@@ -68,10 +68,17 @@ def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[st
     except UserError as error:
         return [error.in_one_line]
     found = said_by_own(f"The tracker {name}", tracker.problems, address, place, is_here=is_here, see=_SEE)
-    if not found and is_here and tracker.package and find_spec(tracker.package) is None:
+    if not found and is_here and tracker.package and not _is_installed(tracker.package):
         install = f"pip install 'gpu-pipelines[{tracker.extra}]'" if tracker.extra else f"pip install {tracker.package}"
         found.append(f"tracking is {name}, but {tracker.package} is not installed. Install it: {install}.")
     return found
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # one that it is in
+        return False
 
 
 def _has_secret(address: str) -> bool:

@@ -15,6 +15,7 @@ from forked import Forked
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.tracking.facts import facts_of_plan
+from gpu_pipelines.tracking.mlflow_tracker import MlflowTracker
 from gpu_pipelines.tracking.tracked import Tracked, run_at
 from gpu_pipelines.tracking.tracker import TrackedRun
 from gpu_pipelines.tracking.trackers import problems_of_tracking
@@ -198,6 +199,12 @@ def test_a_library_that_is_missing_is_named_with_its_extra(monkeypatch: pytest.M
     monkeypatch.setattr("gpu_pipelines.tracking.trackers.find_spec", lambda name: None)
     (problem,) = problems_of_tracking("mlflow", "local", is_here=True)
     assert problem.endswith("Install it: pip install 'gpu-pipelines[mlflow]'.")
+
+
+def test_a_library_inside_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MlflowTracker, "package", "no_such_vendor.metrics")
+    (problem,) = problems_of_tracking("mlflow:https://host", "local", is_here=True)
+    assert "no_such_vendor.metrics is not installed" in problem
 
 
 def test_the_settings_of_the_project_name_a_tracker_and_a_parameter_wins(tmp_path: Path) -> None:
