@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -96,7 +96,7 @@ def _wrong_in(task: Task) -> list[str]:
             found.append(f"{name} is not a mapping with a {Metric.__module__}.Metric for each name")
     for name in ("formats", "column_parameters", "parameters", "models", "gates", "architectures"):
         values = getattr(task, name)
-        if isinstance(values, str) or not all(isinstance(each, str) for each in values):
+        if isinstance(values, str) or not (isinstance(values, Iterable) and all(isinstance(v, str) for v in values)):
             found.append(f"{name} is not a tuple of texts")
     for name in ("from_scratch", "fine_tuned", "with_adapters"):
         if not isinstance(getattr(task, name), Hyperparameters):

@@ -214,13 +214,14 @@ def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
         ("metrics = {}", "metrics is empty"),
         ("metrics = {'deviance': False}", "metrics is not a mapping with a gpu_pipelines.tasks.metric.Metric for each"),
         ("models = 'linear'", "models is not a tuple of texts"),
+        ("formats = None", "formats is not a tuple of texts"),
         ("from_scratch = {'epochs': 3}", "from_scratch is not of the class"),
     ],
 )
 def test_a_task_with_an_attribute_of_another_form_is_refused_before_anything_is_run(
     importable: Path, attribute: str, message: str
 ) -> None:
-    module = f"formless{len(message)}"
+    module = f"formless_{attribute.split()[0]}{len(message)}"
     (importable / f"{module}.py").write_text(
         f"from counts.task import Counts\n\nclass Formless(Counts):\n    {attribute}\n"
     )
