@@ -11,6 +11,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -202,11 +203,13 @@ class Trainer:
         self._model.parallel.train()
         began = saved = step
         self._bound(FIRST_STEP)
-        if self._was_interrupted and (step % between == 0 or step == self._total):
+        interrupted_at = self._interrupted_at
+        if interrupted_at is not None and (step % between == 0 or step == self._total):
             loss = self._validate(step)  # it was due, and there was no time for it
             if loss is None:
                 return False
-            self._save(step, loss)
+            self._writer.mark_again(interrupted_at, self._described(step, loss))
+            self._meet()
         while step < self._end and not self._validation.has_stalled(step, between):
             if not self._rows_come(step):
                 if self._entries:
@@ -363,10 +366,19 @@ class Trainer:
         """
         if val_loss is None:  # else the validation just did
             self._model.take_statistics_of_rank_0()
-        elif not math.isfinite(val_loss):
+        self._writer.save(self._updates.state(), self._described(step, val_loss))
+        self._meet()
+
+    def _described(self, step: int, val_loss: float | None) -> dict[str, Any]:
+        """What a checkpoint says of itself.
+
+        Raises:
+            UserError: the loss on val is no number.
+        """
+        if val_loss is not None and not math.isfinite(val_loss):
             raise self._diverged(f"The loss on val was {val_loss} at step {step}")
         best = self._validation.best
-        info = {
+        return {
             "step": step,
             "epoch": round(self._epoch(step), 4),
             "samples_seen": step * self._settings.global_batch_size,
@@ -379,8 +391,6 @@ class Trainer:
             "best_step": best[1] if best else None,
             "rehearsal": self._devices.rehearsal,
         }
-        self._writer.save(self._updates.state(), info)
-        self._meet()
 
     def _meet(self) -> None:
         """Waits for rank 0, which may have waited for an upload or a disk: longer than GPUs wait for each other."""
@@ -393,7 +403,7 @@ class Trainer:
         found, whole = restore(state, store, self._identity, settings, self._lock, self._model.mesh)
         if self._is_rank_0:
             self._write_configuration(cost)
-        self._was_interrupted = found is not None and found.info.interruption
+        self._interrupted_at = found if found is not None and found.info.interruption else None
         if found is None:
             self._updates.begin_anew()
             return 0

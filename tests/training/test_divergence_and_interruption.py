@@ -380,7 +380,9 @@ def test_an_interruption_does_not_wait_for_the_end_of_a_validation(
         assert not train_here(settings, numbers, str(cut))
     last = complete_checkpoints(cut)[-1].info
     assert (last.step, last.interruption, last.val_loss) == ((2, 4, 5)[validation - 1], True, None)
+    written = [file.stat().st_mtime_ns for file in (cut / f"step-{last.step:08d}").glob("*.safetensors")]
     assert train_here(settings, numbers, str(cut))
+    assert written == [file.stat().st_mtime_ns for file in (cut / f"step-{last.step:08d}").glob("*.safetensors")]
     kept, wanted = ([(name, weights_digest(place / name)) for name in names(place)] for place in (cut, whole))
     assert kept == wanted
     assert entries(cut, "val_loss") == entries(whole, "val_loss")

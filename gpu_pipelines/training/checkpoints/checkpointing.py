@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -170,6 +171,21 @@ class CheckpointWriter:
         writing.end = self._thread.submit(self._write, writing, copied, dict(info))
         self._pending = writing
 
+    def mark_again(self, whole: Checkpoint, info: Mapping[str, Any]) -> None:
+        """Says more of a whole checkpoint, such as its loss on val. Written anew, it would be gone meanwhile.
+
+        Args:
+            whole: the checkpoint.
+            info: what `checkpoint.json` says besides the files.
+        """
+        if self._lock is None:
+            return
+        path = self._store.directory / whole.name
+        path.mkdir(exist_ok=True)  # of object storage, what was read of it is not here any more
+        marked = self._mark(path, {**info, "files": whole.info.files, "blocks": whole.info.blocks})
+        self._delete_superseded(marked)
+        self._store.forget_staged(whole.name)
+
     def took(self) -> tuple[float, float]:
         """Seconds for which the last save held up the training, and in which the last whole checkpoint was written.
 
@@ -276,18 +292,23 @@ class CheckpointWriter:
         writing.on_disk = time.monotonic()
         hashes = self._publish_own(writing)
         if self._lock is not None:
-            patiently(self._lock.require_held)
             files = {name: whole for name, (whole, _) in sorted(hashes.items())}
             blocks = {name: parts for name, (_, parts) in sorted(hashes.items())}
-            checkpoint = checkpoints.mark_complete(path, files=files, blocks=blocks, **info)
-            self._store.publish([f"{name}/{MARKER}"])
+            checkpoint = self._mark(path, {**info, "files": files, "blocks": blocks})
             self._tell(writing, sum(parts.size for parts in blocks.values()))
-            self._store.publish_log(self._events_uri)
-            self._whole[info["step"]] = not info["interruption"]
             self._delete_superseded(checkpoint)
         if self._group is not None:
             dist.barrier(self._group)
         self._store.forget_staged(name)
+
+    def _mark(self, path: Path, info: dict[str, Any]) -> Checkpoint:
+        assert self._lock is not None
+        patiently(self._lock.require_held)
+        checkpoint = checkpoints.mark_complete(path, **info)
+        self._store.publish([f"{path.name}/{MARKER}"])
+        self._store.publish_log(self._events_uri)
+        self._whole[info["step"]] = not info["interruption"]
+        return checkpoint
 
     def _publish_own(self, writing: _Writing) -> dict[str, tuple[str, Blocks]]:
         """Uploads what this process wrote; returns the hashes of what all of them wrote."""
