@@ -36,6 +36,9 @@ from gpu_pipelines.processors import cores
 State = dict[str, Any]
 #: The parts of a checkpoint that are whole models: the weights, and their moving average where one is kept.
 WEIGHTS, AVERAGE = "model", "ema"
+#: The part that a checkpoint may lack: the scale of the loss, which there is in fp16 alone. A training may continue on
+#: GPUs of another generation, where `auto` is another precision.
+SCALER = "scaler"
 #: What a layer that recomputes its activations puts into the names that `named_parameters` gives its weights.
 _WRAPPER = "_checkpoint_wrapped_module."
 #: What the hash of frozen weights begins with, where those of all weights were made side by side.
@@ -187,7 +190,7 @@ def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None)
 
 
 def load_state(state: State, path: Path) -> None:
-    """Reads tensors in place; a missing or unexpected key, or another shape, is an error.
+    """Reads tensors in place; a missing or unexpected key, or another shape, is an error, but for a missing `SCALER`.
 
     Each process reads what it needs by itself.
 
@@ -199,7 +202,9 @@ def load_state(state: State, path: Path) -> None:
         UserError: the checkpoint is damaged or of another model.
     """
     with _opened(path) as reader:
-        _require_same_tensors(state, reader.read_metadata(), path)
+        metadata = reader.read_metadata()
+        state = _without_what_it_may_lack(state, metadata)
+        _require_same_tensors(state, metadata, path)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="torch.distributed is disabled")
             dcp.load(state, storage_reader=reader, no_dist=True)
@@ -222,6 +227,7 @@ def ranges_of(state: State, path: Path) -> dict[str, list[tuple[int, int]]]:
     headers: dict[str, tuple[int, dict[str, Any]]] = {}
     with _opened(path) as reader:
         metadata = reader.read_metadata()
+        state = _without_what_it_may_lack(state, metadata)
         _require_same_tensors(state, metadata, path)
         planner = DefaultLoadPlanner()
         planner.set_up_planner(state, metadata, is_coordinator=True)
@@ -281,6 +287,11 @@ def load_weights(model: nn.Module, path: Path, part: str = WEIGHTS) -> None:
         part: `WEIGHTS`, or `AVERAGE` for their moving average.
     """
     load_state({part: trained_weights(model)}, path)
+
+
+def _without_what_it_may_lack(state: State, metadata: Metadata) -> State:
+    has_scaler = any(key.startswith(f"{SCALER}.") for key in metadata.state_dict_metadata)
+    return {part: tensors for part, tensors in state.items() if has_scaler or part != SCALER}
 
 
 def _require_same_tensors(state: State, metadata: Metadata, path: Path) -> None:

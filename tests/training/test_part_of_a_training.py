@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from started_training import weights_digest
+from started_training import tensors, weights_digest
 from trainings import entries, names, numbers_dataset, train_here
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UnfitParametersError, UserError
+from gpu_pipelines.training import engine
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=6, checkpoint_every_steps=2, global_batch_size=8)
@@ -31,6 +33,20 @@ def test_two_parts_are_the_whole_to_the_bit(tmp_path: Path) -> None:
         assert entries(parts, what) == entries(tmp_path / "whole", what)
     assert train_here(SETTINGS, dataset, str(parts), until=4), "what is done already is not done again"
     assert complete_checkpoints(parts)[-1].info.step == 6
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_a_training_goes_on_where_auto_is_fp16_and_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parallelism: str
+) -> None:
+    """As on a T4, where there was no L4 any more: the scale of the loss, which only fp16 has, made another model."""
+    dataset, place = numbers_dataset(tmp_path), tmp_path / "run"
+    settings = replace(SETTINGS, parallelism=parallelism)
+    for precision, until in (("fp32", 2), ("fp16", 4), ("bf16", 0)):
+        monkeypatch.setattr(engine, "precision_on", lambda *_, found=precision: found)
+        assert train_here(settings, dataset, str(place), until=until)
+    scaled = [any("scaler." in tensor for tensor in tensors(place / name)) for name in names(place)]
+    assert scaled == [False, True, False]
 
 
 @pytest.mark.parametrize("until", [3, 8, -2])

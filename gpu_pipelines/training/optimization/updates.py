@@ -6,14 +6,12 @@ from collections.abc import Mapping
 
 import torch
 
-from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, training_state
+from gpu_pipelines.tasks.checkpoint_state import AVERAGE, SCALER, State, training_state
 from gpu_pipelines.training.model.gradients import unscale
 from gpu_pipelines.training.model.placed_model import PlacedModel
 from gpu_pipelines.training.optimization.learning_rate import schedule
 from gpu_pipelines.training.optimization.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
-
-_SCALER = "scaler"
 
 
 class Updates:
@@ -87,17 +85,17 @@ class Updates:
             if self._model.average is not None:
                 self._listed[AVERAGE] = self._model.average.tensors
             if self._scaler.is_enabled():
-                self._listed[_SCALER] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
+                self._listed[SCALER] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
         if self._scaler.is_enabled():
             now = self._scaler.state_dict()
-            self._listed[_SCALER]["scale"].fill_(now["scale"])
-            self._listed[_SCALER]["growth_tracker"].fill_(now["_growth_tracker"])
+            self._listed[SCALER]["scale"].fill_(now["scale"])
+            self._listed[SCALER]["growth_tracker"].fill_(now["_growth_tracker"])
         return self._listed
 
     def continue_from_state(self) -> None:
         """Takes over what was read into the tensors of `state` and is held elsewhere."""
         if self._listed is not None and self._scaler.is_enabled():
-            found = self._listed[_SCALER]
+            found = self._listed[SCALER]
             tracker = int(found["growth_tracker"].item())
             now = {**self._scaler.state_dict(), "scale": found["scale"].item(), "_growth_tracker": tracker}
             self._scaler.load_state_dict(now)
