@@ -148,7 +148,10 @@ class Trainer:
         model.gradients.settle_buckets(lambda: model.loss(self._first_batch()))
         self._batches.begin(step, self._end)
         self._writer.require_room({"model": trained_weights(model.module)}, averages=int(model.average is not None))
-        self._log = MetricsLog(self._store.directory, self._events, self._total, step, self._is_rank_0)
+        validated = self._interrupted_at is None
+        self._log = MetricsLog(
+            self._store.directory, self._events, self._total, step, self._is_rank_0, validated=validated
+        )
         self._losses = Losses(self._device)
         self._batches.seconds_taken()  # those before the first step are no part of a step
         self._speed = Speed(settings.global_batch_size, cost.training_flops_per_row, peak)

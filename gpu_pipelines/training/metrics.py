@@ -147,9 +147,12 @@ class MetricsLog:
         total: steps of the training.
         step: step that it continues from.
         is_rank_0: whether this process writes.
+        validated: whether the checkpoint of that step has a loss on val; else it is measured again.
     """
 
-    def __init__(self, directory: Path, events: Path, total: int, step: int, is_rank_0: bool) -> None:
+    def __init__(
+        self, directory: Path, events: Path, total: int, step: int, is_rank_0: bool, *, validated: bool = True
+    ) -> None:
         self._path = directory / METRICS
         self._total = total
         self._is_rank_0 = is_rank_0
@@ -157,7 +160,8 @@ class MetricsLog:
         self._events: Any = None
         if not is_rank_0:
             return
-        kept = read_metrics(self._path, up_to_step=step)
+        found = read_metrics(self._path, up_to_step=step)
+        kept = [entry for entry in found if validated or entry["step"] < step or "val_loss" not in entry]
         # In one step: whoever is killed meanwhile keeps the entries of all steps before.
         replace_file(self._path, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
         from torch.utils.tensorboard.writer import FileWriter
