@@ -215,11 +215,17 @@ def _fitting(asked: TrainingSettings, manifest: Manifest, streaming: str, proces
     Raises:
         UserError: they do not fit the task or the processes.
     """
-    settings = replace(asked.resolved(manifest.task, manifest.rows("train")), streaming=streaming)
+    rows = manifest.rows("train")
+    settings = replace(asked.resolved(manifest.task, rows), streaming=streaming)
+    if rows < processes:  # whatever the batch size, it is halved to less than one row for each
+        raise UserError(
+            f"There are {rows:,} rows to train on and {processes} processes, each of which takes a row of a step.",
+            "Give more rows, or take an accelerator with fewer GPUs.",
+        )
     shares = asked.problems_on(processes) or settings.problems_on(processes)
     if problems := [*asked.problems(manifest.task), *shares]:
         raise UserError.of_all(problems)
-    if problems := settings.problems_of_steps(settings.total_steps(manifest.rows("train"))):
+    if problems := settings.problems_of_steps(settings.total_steps(rows)):
         raise UserError.of_all(problems)
     return settings
 

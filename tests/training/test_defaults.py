@@ -97,6 +97,15 @@ def test_what_is_less_than_the_tasks_own_is_refused(name: str, value: float) -> 
     assert f"{TASKS_OWN[name]} for the task's own" in problem
 
 
+def test_fewer_rows_than_processes_are_refused_as_that(
+    few_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was said that 16 processes cannot share a batch of 8; one of 16, as it told to give, came to the same."""
+    monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:16")
+    with pytest.raises(UserError, match="There are 9 rows to train on and 16 processes"):
+        train_model(TrainingSettings(global_batch_size=16), few_images, str(tmp_path))
+
+
 def test_a_step_after_the_last_one_is_refused(few_images: Path, tmp_path: Path) -> None:
     """The later checkpoints were set aside, and nothing was trained."""
     asked = TrainingSettings(resume_from_step=7)
