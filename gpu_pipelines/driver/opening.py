@@ -155,7 +155,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
     """Given values in the types of the options, without those that are None or not options.
 
     Args:
-        given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`.
+        given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`, and a list of texts
+            for a text with commas.
         hints: the types of the options.
 
     Raises:
@@ -173,6 +174,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
         kind = list if kind == list[str] else kind
         if kind is list and isinstance(value, Mapping):
             value = [f"{key}={text}" for key, text in value.items() if text is not None]
+        if kind is str and isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+            value = ",".join(value)
         wanted = None if others else KFP_TYPES.get(str if kind is Path else kind)
         try:
             found = typed(wanted, plain(value)) if wanted else value

@@ -25,7 +25,7 @@ ONE_AT_A_TIME = threading.RLock()
 def run(
     pipeline: Any = "",
     target: str = "local",
-    accelerator: str = "",
+    accelerator: str | Sequence[str] = "",
     cache: bool | None = None,
     resume: bool | str = False,
     *,
@@ -41,7 +41,8 @@ def run(
         pipeline: the name of one of this project, `FILE.py` or `FILE.py:function`, a compiled file, or a function that
             `@dsl.pipeline` decorates. Empty for that of the run to resume.
         target: local, vertex, kubeflow, compute_engine, or that of another package.
-        accelerator: what to train on, such as `l4:4`; empty for all GPUs that are here, else two CPU processes.
+        accelerator: what to train on, such as `l4:4`; in the cloud also several, tried in order. Empty for all GPUs
+            that are here, else two CPU processes.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
         resume: name of a run that failed or was cancelled, to continue; True for the newest on this machine with
             these parameters.

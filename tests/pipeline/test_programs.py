@@ -22,6 +22,8 @@ from forked import Forked
 from small import small
 
 import gpu_pipelines
+from gpu_pipelines.driver.opening import target_and_others
+from gpu_pipelines.driver.parameter_texts import converted
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedError, UserError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
@@ -282,6 +284,15 @@ def test_compile_takes_options_of_its_target_alone(here: Path) -> None:
         gpu_pipelines.compile("train_evaluate_upload", machine_type="g2-standard-8")
     with pytest.raises(NotFoundError, match="There are no runs"):
         gpu_pipelines.open_run("latest", here / "runs")
+
+
+def test_a_list_stands_for_a_text_with_commas() -> None:
+    for given in (["size", "age"], '["size", "age"]', "size,age"):
+        assert converted("String", given) == "size,age"
+    assert converted("String", '["size"', any_items=False) == '["size"'
+    assert converted("String", '["size"]', any_items=True) == '["size"]', "a user's own pipeline may want JSON"
+    opened, others = target_and_others("vertex", "run", {"accelerator": ("l4:4", "t4:4"), "regions": ["a", "b"]})
+    assert (opened.options.accelerator, opened.options.regions, others) == ("l4:4,t4:4", "a,b", {})
 
 
 def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path) -> None:

@@ -103,11 +103,13 @@ def converted(wanted: str, value: Any, any_items: bool = False) -> Any:
     Args:
         wanted: KFP's name of the type.
         value: a text, or what the file has in its place.
-        any_items: whether lists may hold anything; otherwise only texts.
+        any_items: whether lists may hold anything; otherwise only texts, and a list may stand for a text with commas.
 
     Raises:
         ValueError: it is not one.
     """
+    if wanted == "String" and not any_items:
+        value = _joined(value)
     if wanted in ("String", "Integer", "Float", "Boolean"):
         if not isinstance(value, str):
             raise ValueError
@@ -121,6 +123,16 @@ def converted(wanted: str, value: Any, any_items: bool = False) -> Any:
         except TypeError:
             raise ValueError from None
     raise ValueError
+
+
+def _joined(value: Any) -> Any:
+    """A list of texts, or JSON of one, as a text with commas: the names of several columns; else the value as it is."""
+    items = value
+    if isinstance(value, str) and value.startswith("["):
+        with suppress(ValueError, RecursionError):
+            items = json.loads(value)
+    are_texts = isinstance(items, list) and all(isinstance(item, str) for item in items)
+    return ",".join(items) if are_texts else value
 
 
 def _list_or_json(wanted: str, text: str, any_items: bool) -> Any:
