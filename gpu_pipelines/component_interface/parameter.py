@@ -122,7 +122,7 @@ def plain(value: Any) -> Any:
         return fspath(value)
     if isinstance(value, tuple):
         return list(value)
-    return value.tolist() if hasattr(value, "tolist") else value
+    return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
 def typed(wanted: str, value: Any) -> Any:

@@ -24,6 +24,7 @@ from small import small
 import gpu_pipelines
 from gpu_pipelines.driver.opening import target_and_others
 from gpu_pipelines.driver.parameter_texts import converted
+from gpu_pipelines.driver.parameters_given import assignments_of
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedError, UserError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
@@ -254,13 +255,15 @@ def test_a_wrong_request_raises_and_runs_nothing(pipeline: Any, given: dict[str,
         ("run('train_evaluate_upload', 'vertex')", "Give pipeline_root, write pipeline_root into"),
         ("plan('l4:1', hours=9000)", "Instead: l4:1 --hours 8784;"),
         ("migrate_job(flags=['--regoin=a'])", "'--region'"),
+        ("run('train_evaluate_upload', model={'a': {1}})", "Give a text, a number, a list or a mapping."),
+        ("export('m', 'onnx', 'x', dtype=type(np.float16()))", "dtype takes text"),
     ],
 )
 def test_a_wrong_argument_is_told_by_its_name_in_python(
     call: str, said: str, here: Path, no_project_settings: None
 ) -> None:
     with pytest.raises(InvalidRequestError if "takes" in said else UserError) as refused:
-        eval(call, {name: getattr(gpu_pipelines, name) for name in gpu_pipelines.__all__})
+        eval(call, {name: getattr(gpu_pipelines, name) for name in gpu_pipelines.__all__} | {"np": np})
     assert said in str(refused.value)
     assert not (here / "runs").exists()
 
@@ -286,11 +289,13 @@ def test_compile_takes_options_of_its_target_alone(here: Path) -> None:
         gpu_pipelines.open_run("latest", here / "runs")
 
 
-def test_a_list_stands_for_a_text_with_commas() -> None:
+def test_a_list_stands_for_a_text_with_commas_and_numpys_values_for_pythons() -> None:
     for given in (["size", "age"], '["size", "age"]', "size,age"):
         assert converted("String", given) == "size,age"
     assert converted("String", '["size"', any_items=False) == '["size"'
     assert converted("String", '["size"]', any_items=True) == '["size"]', "a user's own pipeline may want JSON"
+    given: dict[str, Any] = {"a": np.array([1, 2]), "b": np.True_, "c": {"d": np.float32(0.5), "e": Path("f")}}
+    assert assignments_of(given) == ["a=[1, 2]", "b=true", 'c={"d": 0.5, "e": "f"}']
     opened, others = target_and_others("vertex", "run", {"accelerator": ("l4:4", "t4:4"), "regions": ["a", "b"]})
     assert (opened.options.accelerator, opened.options.regions, others) == ("l4:4,t4:4", "a,b", {})
 

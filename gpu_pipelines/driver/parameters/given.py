@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import numbers
 from collections.abc import Mapping
-from os import PathLike, fspath
 from typing import Any
 
+from gpu_pipelines.component_interface.parameter import plain
 from gpu_pipelines.errors import InvalidRequestError
 
 
@@ -33,11 +32,8 @@ def assignments_of(values: Mapping[str, Any]) -> list[str]:
 
 def _text(name: str, value: Any) -> str:
     """A value as the command line takes it, so that the same checks apply."""
-    if isinstance(value, str | PathLike):
-        return fspath(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    value = plain(value)
     try:
-        return json.dumps(list(value) if isinstance(value, tuple) else value)
+        return value if isinstance(value, str) else json.dumps(value, default=plain)
     except (TypeError, ValueError):
         raise InvalidRequestError(f"{name} is {value!r:.80}.", "Give a text, a number, a list or a mapping.") from None
