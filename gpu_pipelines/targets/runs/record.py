@@ -237,6 +237,11 @@ class RunRecord:
             return "it was not evaluated in this run"
         if not evaluation.champion and "champion" in self.model.get("aliases", []):
             return "another run has registered it meanwhile, and it is the champion"
+        if evaluation.passed and evaluation.model_name != self.model["model_name"]:
+            return (
+                f"it was evaluated as {evaluation.model_name}, so it was not compared with the champion of "
+                f"{self.model['model_name']}; give evaluate_checkpoints the model_name of upload_model"
+            )
         if evaluation.passed and not evaluation.champion:
             # A retraining would find nothing new in the data of this version.
             again = "train_evaluate_upload with the same parameters" if self.reason else "again"
