@@ -192,7 +192,13 @@ class Task:
         raise self.lacks(settings, has, min(([c for c in wanted if c not in has] for wanted in choices), key=len))
 
     def lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
-        """The error for a table without some columns."""
+        """The error for a table without some columns.
+
+        Args:
+            settings: all parameters of the preparation.
+            has: the columns of the table.
+            missing: those that it lacks.
+        """
         beside = [name for name in ("slice_by", "group_by") if getattr(settings, name) in missing]
         named = " and ".join(f"-p {name}=…, which is {getattr(settings, name)!r}" for name in beside)
         other = f"Name the column with {named}, or leave it out."
