@@ -200,7 +200,7 @@ def test_a_value_in_a_file_becomes_a_value_of_its_type(name: str, text: str, val
     ("name", "text"),
     [
         ("text", ""),
-        ("text", "[a]"),
+        ("text", "[[a]]"),
         ("text", "{a: 1}"),
         ("count", "1.0"),
         ("count", "true"),
