@@ -8,7 +8,6 @@ from typing import Any
 
 from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.checkpoint import MARKER, complete_checkpoints
-from gpu_pipelines.artifacts.dataset import MANIFEST
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
@@ -171,6 +170,9 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
             f"{directory} has checkpoints of train_model, which no server loads.",
             "Give evaluate_checkpoints them, and its best_checkpoint to this step.",
         )
+    # It brings numpy, which a machine that only compiles has not.
+    from gpu_pipelines.artifacts.dataset import MANIFEST
+
     if (directory / MANIFEST).is_file() and (directory / "train").is_dir():
         raise UserError(f"{directory} is a dataset of prepare_data.", "Give the folder of a model.")
     print(f"the model has no {EVALUATION}: it is registered without metrics", flush=True)

@@ -144,6 +144,15 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
 
 
+def test_the_flags_of_a_run_are_there_without_what_only_steps_have(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(('numpy', 'pyarrow', 'torch')))\n"
+        "from gpu_pipelines.component_interface.catalog import flagged_parameters\n"
+        "print(bool(flagged_parameters()))"
+    )
+    assert printed_by(code, tmp_path).splitlines() == ["True"]
+
+
 def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_path: Path) -> None:
     code = (
         "import sys\n"
