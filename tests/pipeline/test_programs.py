@@ -23,8 +23,8 @@ from small import small
 
 import gpu_pipelines
 from gpu_pipelines.driver.opening import target_and_others
-from gpu_pipelines.driver.parameter_texts import converted
-from gpu_pipelines.driver.parameters_given import assignments_of
+from gpu_pipelines.driver.parameters.given import assignments_of
+from gpu_pipelines.driver.parameters.texts import converted
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedError, UserError
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
