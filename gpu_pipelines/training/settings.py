@@ -43,7 +43,7 @@ NOT_SHAPING = (
     "profile_steps",
 )
 #: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
-OF_THE_WHOLE_TRAINING = (
+_OF_THE_WHOLE_TRAINING = (
     "model",
     "recipe",
     "optimizer",
@@ -555,7 +555,7 @@ class TrainingSettings:
         Args:
             differing: by name, the value of the checkpoint and that of this training.
         """
-        fixed = [name for name in differing if name in OF_THE_WHOLE_TRAINING]
+        fixed = [name for name in differing if name in _OF_THE_WHOLE_TRAINING]
         # SGD keeps a state for its momentum alone.
         if self.optimizer == "sgd" and 0 in differing.get("momentum", ()):
             fixed.append("momentum")

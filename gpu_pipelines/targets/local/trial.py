@@ -108,8 +108,14 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         tokenizer = tokenizer_for(prepare.tokenizer, prepare.task, whole.model)
         prepare_data(replace(prepare, image_processor=processor, tokenizer=tokenizer), dataset)
         # There are no checkpoints to go on from, and the place of a profile is gone afterwards.
-        alone = replace(whole, early_stopping_patience=0, resume_from_step=0, profile_steps="")
-        steps = replace(alone, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS)
+        steps = replace(
+            whole,
+            max_steps=TRIAL_STEPS,
+            checkpoint_every_steps=TRIAL_STEPS,
+            early_stopping_patience=0,
+            resume_from_step=0,
+            profile_steps="",
+        )
         summary = train_model(steps, dataset, str(directory))
         if summary is None:
             raise UserError("A trial runs on one machine.", "Start it only on rank 0.")

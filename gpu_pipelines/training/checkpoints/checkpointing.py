@@ -352,9 +352,8 @@ class CheckpointWriter:
 
     def _delete_superseded(self, newest: Checkpoint) -> None:
         keep = self._settings
-        for step in superseded(self._whole, keep.keep_last, keep.keep_every_steps, newest.info.best_step):
-            if step == keep.resume_from_step:
-                continue  # a retry of the same request asks for it
+        kept = (keep.keep_last, keep.keep_every_steps, newest.info.best_step, keep.resume_from_step)
+        for step in superseded(self._whole, *kept):
             self._store.delete(checkpoints.checkpoint_path(self._store.directory, step).name)
             del self._whole[step]
 
@@ -392,7 +391,7 @@ def _gigabytes(size: float) -> str:
 
 
 def superseded(
-    checkpoints: Mapping[int, bool], keep_last: int, keep_every_steps: int, best_step: int | None
+    checkpoints: Mapping[int, bool], keep_last: int, keep_every_steps: int, best_step: int | None, from_step: int = 0
 ) -> list[int]:
     """Steps of the checkpoints that are not to be kept.
 
@@ -403,10 +402,11 @@ def superseded(
         keep_last: number of newest ones to keep; 0 keeps all.
         keep_every_steps: those at multiples of this are kept; 0 for none.
         best_step: step of the one with the lowest loss on val, which is kept; None if not known.
+        from_step: step that the training was asked to continue from: a retry asks for it again; 0 for none.
     """
     newest = max(checkpoints)
     due = sorted(step for step, was_due in checkpoints.items() if was_due)
-    kept = set(due if keep_last == 0 else due[-keep_last:]) | {best_step, newest}
+    kept = set(due if keep_last == 0 else due[-keep_last:]) | {best_step, from_step, newest}
     if keep_every_steps:
         kept |= {step for step in due if step % keep_every_steps == 0}
     return sorted(set(checkpoints) - kept)
