@@ -125,6 +125,12 @@ def plain(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") and not isinstance(value, type) else value
 
 
+def joined(value: Any) -> Any:
+    """A list of texts as a text with commas, such as the names of several columns; any other value as it is."""
+    are_texts = isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
+    return ",".join(value) if are_texts else value
+
+
 def typed(wanted: str, value: Any) -> Any:
     """A JSON value, in which a whole number may have a point, in the type that a step takes.
 

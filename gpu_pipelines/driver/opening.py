@@ -162,7 +162,7 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
     Raises:
         UserError: lists the values of wrong types.
     """
-    from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, plain, typed
+    from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, joined, plain, typed
 
     values, problems = {}, []
     for name, value in given.items():
@@ -174,8 +174,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
         kind = list if kind == list[str] else kind
         if kind is list and isinstance(value, Mapping):
             value = [f"{key}={text}" for key, text in value.items() if text is not None]
-        if kind is str and isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
-            value = ",".join(value)
+        if kind is str:
+            value = joined(value)
         wanted = None if others else KFP_TYPES.get(str if kind is Path else kind)
         try:
             found = typed(wanted, plain(value)) if wanted else value

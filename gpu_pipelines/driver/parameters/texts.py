@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gpu_pipelines.component_interface.catalog import flagged_parameters
-from gpu_pipelines.component_interface.parameter import CALLED
+from gpu_pipelines.component_interface.parameter import CALLED, joined
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
@@ -131,8 +131,8 @@ def _joined(value: Any) -> Any:
     if isinstance(value, str) and value.startswith("["):
         with suppress(ValueError, RecursionError):
             items = json.loads(value)
-    are_texts = isinstance(items, list) and all(isinstance(item, str) for item in items)
-    return ",".join(items) if are_texts else value
+    found = joined(items)
+    return found if isinstance(found, str) else value
 
 
 def _list_or_json(wanted: str, text: str, any_items: bool) -> Any:
