@@ -6,6 +6,7 @@ dictionaries and metadata become floats. A nested pipeline gets parameters of th
 defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a text whose
 quotes break the step, and in a text for a nested pipeline it is `null`. After Ctrl-C the remaining turns of a loop are
 begun. Only one of equal steps runs. Between the artifacts of branches there is no choice.
+Steps that run at once print ever slower.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import version
@@ -76,7 +77,13 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
 def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, _Mend]]:
     """The replacements: the object, the name of the part in it, and the function that makes the new part."""
     from kfp.compiler import pipeline_spec_builder
-    from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler, task_dispatcher
+    from kfp.local import (
+        executor_input_utils,
+        logging_utils,
+        placeholder_utils,
+        subprocess_task_handler,
+        task_dispatcher,
+    )
     from kfp.local.cache import LocalCache, _MissingArtifactError
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
@@ -97,6 +104,8 @@ def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere)
         (orchestrator, "execute_task", partial(_noting, errors=errors, turns=turns)),
         (task_dispatcher, "run_single_task_implementation", turns.ended),
         (orchestrator, "concurrent", lambda _: SimpleNamespace(futures=turns)),
+        # Steps that run at once would undo it out of turn: it stays, and each one that stays doubles what is printed.
+        (logging_utils, "indented_print", lambda _: nullcontext),
         (subprocess_task_handler.SubprocessTaskHandler, "run", _whose_numbers_are_read),
         (
             subprocess_task_handler,

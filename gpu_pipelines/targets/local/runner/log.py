@@ -96,15 +96,12 @@ class LocalLog(io.TextIOBase):
         return len(text)
 
     def print(self, *values: Any, sep: str | None = " ", end: str | None = "\n", **others: Any) -> None:
-        """Replaces Python's `print`, with which the runner passes on a step's output, in the step's own thread.
-
-        It also indents the output by further prints; steps that run at once indent each other's.
-        """
+        """Replaces Python's `print`, with which the runner passes on a step's output, in the step's own thread."""
         step = self._open.get(threading.get_ident())
         text = (sep or " ").join(map(str, values)) + ("\n" if end is None else end)
         if others.get("file") or step is None:
             _PRINT(*values, sep=sep, end=end, **others)
-        elif text.strip(" "):
+        else:
             with self._lock:
                 for line in self._complete(step.partial, text):
                     self._from_step(step, _COLOR.sub("", line))
