@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 from kfp import dsl
-from kfp.local import config
+from kfp.local import config, logging_utils
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.runner.kfp_results import key_of_each_step
@@ -181,12 +182,13 @@ def unreadable(items: list = ["a"]):
 """
 
 
-def test_a_condition_that_kfp_has_written_so_that_nothing_can_read_it_is_told(tmp_path: Path) -> None:
-    (tmp_path / "unreadable.py").write_text(UNREADABLE)
-    done = gpu_pipelines("run", "unreadable.py", cwd=tmp_path)
-    assert done.status == 1, "2 is of requests, of which nothing was run"
-    assert "cannot be read" in done.err
-    assert newest_run(tmp_path)["status"] == "failed"
+@pytest.mark.parametrize("text", ["it's", "a\\b", "a\nb"])
+def test_a_condition_that_kfp_writes_so_that_nothing_can_read_it_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "unreadable.py").write_text(UNREADABLE.replace('"it\'s"', repr(text)))
+    done = gpu_pipelines("compile", "unreadable.py", "--target", "kubeflow", "-o", "unreadable.yaml", cwd=tmp_path)
+    assert done.status == 2, done.out + done.err
+    assert "no platform can read the condition of condition-2: " in done.err
+    assert "Compare it in a step that returns true or false" in done.err
 
 
 def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -331,32 +333,32 @@ from kfp import dsl
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
 def say(text: str = "", rate: int = 0, item: dict = {}):
-    with open("SAID", "a") as file:
+    with open(SAID, "a") as file:
         file.write(f"{text} {rate} {item}\\n")
 
 
 @dsl.pipeline(name="fields")
 def fields():
     with dsl.ParallelFor([{"rate": 1}, {"rate": 2}]) as item:
-        say(GIVEN)
+        say(rate=item.rate, item=item)
+        say(text=f"rate {item.rate}")
+        say(item={"its": item.rate})
 """
 
 
-@pytest.mark.parametrize("given", ['text=f"rate {item.rate}"', 'item={"its": item.rate}'])
-def test_a_field_of_an_item_that_kfp_loses_is_refused(given: str, tmp_path: Path) -> None:
-    (tmp_path / "fields.py").write_text(FIELDS.replace("GIVEN", given))
-    for place in ((), ("--target", "vertex", "--emulate")):
-        done = gpu_pipelines("run", "fields.py", *place, cwd=tmp_path)
-        assert done.status == 2, done.out + done.err
-        assert "KFP loses 'rate' of a loop's item for " in done.err
-
-
-def test_its_remedy_works(tmp_path: Path) -> None:
-    text = FIELDS.replace("GIVEN", "rate=item.rate, item=item").replace('"SAID"', repr(str(tmp_path / "SAID")))
-    (tmp_path / "fields.py").write_text(text)
+def test_a_step_gets_the_field_of_an_item_in_a_text_or_a_dictionary_though_kfp_loses_it(tmp_path: Path) -> None:
+    (tmp_path / "fields.py").write_text(FIELDS.replace("SAID", repr(str(tmp_path / "SAID"))))
     done = gpu_pipelines("run", "fields.py", cwd=tmp_path)
     assert done.status == 0, done.out + done.err
-    assert sorted((tmp_path / "SAID").read_text().splitlines()) == [" 1 {'rate': 1}", " 2 {'rate': 2}"]
+    said = sorted((tmp_path / "SAID").read_text().splitlines())
+    assert said == [
+        " 0 {'its': 1}",
+        " 0 {'its': 2}",
+        " 1 {'rate': 1}",
+        " 2 {'rate': 2}",
+        "rate 1 0 {}",
+        "rate 2 0 {}",
+    ]
 
 
 IN_GROUPS = """
@@ -394,6 +396,106 @@ def test_a_loop_over_dictionaries_in_a_branch_and_an_exit_handler_runs_though_kf
     compiled = gpu_pipelines("compile", "in_groups.py", "--target", "vertex", "-o", "in_groups.yaml", cwd=tmp_path)
     assert compiled.status == 0, compiled.err
     assert "-subvar-" not in (tmp_path / "in_groups.yaml").read_text(), "nothing that Vertex AI would look for in vain"
+
+
+GROUPS = """
+from typing import List
+
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str, numbers: List[int] = []) -> str:
+    with open("SAID", "a") as file:
+        file.write(f"{text} {numbers}\\n")
+    return text
+
+
+@dsl.pipeline(name="groups")
+def groups(numbers: List[int] = [1, 2], wanted: bool = True) -> str:
+    with dsl.ParallelFor(numbers) as number:
+        with dsl.If(number == 1):
+            say(text="one")
+        with dsl.Elif(number == 2):
+            say(text="two")
+    after = say(text="after the loop")
+    with dsl.If(wanted == False):
+        say(text="unwanted")
+    with dsl.Elif(wanted == True):
+        with dsl.ParallelFor(numbers) as number:
+            say(text=f"wanted {number}")
+            with dsl.ParallelFor(["a"]) as letter:
+                say(text=letter, numbers=numbers)
+    with dsl.Else():
+        say(text="neither")
+    with dsl.ParallelFor([{"title": "b", "rate": "1"}, {"title": "c", "rate": "2"}]) as item:
+        with dsl.If(wanted == True):
+            say(text=item.title)
+            with dsl.If(item.rate == "2"):
+                say(text=f"fast {item.title}")
+    return after.output
+"""
+SAID_IN_GROUPS = """
+a [1, 2]
+a [1, 2]
+after the loop []
+b []
+c []
+fast c []
+one []
+two []
+wanted 1 []
+wanted 2 []
+"""
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_loops_and_branches_run_as_they_are_written_though_kfp_compiles_them_otherwise(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Without mends, KFP puts what follows the first loop into it, and has no inputs for four of the steps."""
+    said = tmp_path / "said.txt"
+    (tmp_path / "groups.py").write_text(GROUPS.replace("SAID", str(said)))
+    done = gpu_pipelines("run", "groups.py", *options, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert sorted(said.read_text().splitlines()) == SAID_IN_GROUPS.strip().splitlines()
+
+
+CONFUSED = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def total(numbers: list) -> int:
+    return sum(numbers)
+
+
+@dsl.pipeline(name="confused")
+def confused(numbers: list, wanted: bool = True):
+    with dsl.ParallelFor(numbers) as outer:
+        with dsl.If(wanted == True):
+            with dsl.ParallelFor(numbers) as inner:
+                total(numbers=[inner])
+"""
+
+
+def test_an_input_that_kfp_loses_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    (tmp_path / "confused.py").write_text(CONFUSED)
+    done = gpu_pipelines("compile", "confused.py", "--target", "vertex", "-o", "confused.yaml", cwd=tmp_path)
+    assert done.status == 2, done.out + done.err
+    assert "Put that into a pipeline of its own (@dsl.pipeline)" in done.err
+
+
+def test_steps_that_run_at_once_leave_no_print_within_a_print(tmp_path: Path) -> None:
+    """KFP indents what a step prints. Left out of turn, each such print doubled all later ones."""
+    with as_on_platforms(tmp_path):
+        before = builtins.print
+        first, second = logging_utils.indented_print(), logging_utils.indented_print()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        second.__exit__(None, None, None)
+        assert builtins.print is before
 
 
 OF_THE_RUN = """

@@ -17,6 +17,7 @@ from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.errors import UserError, named, nearest
 from gpu_pipelines.targets.messages import PYTHON
 from gpu_pipelines.targets.own.annotations import LoaderWithTypes
+from gpu_pipelines.targets.own.kfp_groups import mended_groups
 from gpu_pipelines.targets.own.mistakes import meant, no_truth_of_values
 
 #: Pipelines that a program gave as functions, by the places that targets use for them.
@@ -98,7 +99,7 @@ def _imported(path: Path) -> ModuleType:
     assert spec.loader
     name_callers_without_source()
     module = importlib.util.module_from_spec(spec)
-    with _beside(path, name, module), no_truth_of_values(path), warnings.catch_warnings():
+    with _beside(path, name, module), no_truth_of_values(path), mended_groups(), warnings.catch_warnings():
         # KFP warns about each component without an image; whoever runs this file has not written KFP.
         warnings.filterwarnings("ignore", message="The default base_image", category=FutureWarning)
         try:

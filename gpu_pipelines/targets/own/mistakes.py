@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.targets.own.references import IN_A_PIPELINE
 
+_LOST = re.compile(r"component_input_\w+: \S+ not found")
 _UNKNOWN = re.compile(r"(?:cannot import name|unexpected keyword argument) ['\"](\w+)['\"]")
 
 
@@ -31,7 +33,7 @@ def meant(error: BaseException) -> str:
         return nearest(unknown[1], component.component_spec.inputs or {})
     if isinstance(error, KeyError) and frames:
         return _outputs_in(frames[-1])
-    return ""
+    return IN_A_PIPELINE if isinstance(error, AssertionError) and _LOST.search(str(error)) else ""
 
 
 def _outputs_in(frame: FrameType) -> str:

@@ -1,4 +1,4 @@
-"""References in a compiled pipeline to missing inputs and steps: KFP compiles it, but no platform can run it."""
+"""What no platform can run in a pipeline that KFP has compiled: references to nothing, and conditions."""
 
 from __future__ import annotations
 
@@ -7,11 +7,21 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.pipelines.conditions import check_condition
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.spec_steps import tasks_in
 
 _ITEM, _FIELD, _CHANNEL = "loop-item", "-subvar-", "pipelinechannel--"
 _ITEM_IN_TEXT = re.compile(r"loop-item-param-\d+|[\w-]+-loop-item\b")
+#: KFP escapes neither in a condition.
+_SPECIAL = re.compile(r"[\\\n\r]")
+#: KFP's compiler confuses groups of the same name, such as those of a pipeline and of one within it.
+IN_A_PIPELINE = (
+    "KFP's compiler loses it on the way into a loop or a branch. Put that into a pipeline of its own (@dsl.pipeline), "
+    "and call it with what it needs; if it is in one already, write its steps where that is called."
+)
+_SELECTOR = "parseJson(string_value)[%s]"
 #: The place of an input's value in a text.
 _REFERENCE = re.compile(r"\{\{\$.*?\}\}")
 
@@ -26,16 +36,14 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
     Raises:
         UserError: one does not. KFP loses the fields of a loop's item if they are in a text, a list or a dictionary.
     """
-    for task, name, _, _ in _missing(spec):
+    for task, name, *_ in _missing(spec):
         item, _, field = name.rpartition(_FIELD)
         if item and _ITEM in item:
             raise UserError(
                 f"{place}: KFP loses {field!r} of a loop's item for {task}: it is in a text, a list or a dictionary.",
                 f"Give the step the whole item, or item.{field} alone, as an input, and put them together in the step.",
             )
-        raise UserError(
-            f"{place}: {task} gets {name!r} of a pipeline that has no such input.", "Compile it again with kfp 2.17."
-        )
+        raise UserError(f"{place}: {task} gets {name!r} of a pipeline that has no such input.", IN_A_PIPELINE)
 
 
 def require_fields(spec: Mapping[str, Any], place: str) -> None:
@@ -61,6 +69,31 @@ def require_fields(spec: Mapping[str, Any], place: str) -> None:
                 )
 
 
+def require_conditions(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that the conditions of branches can be read.
+
+    Args:
+        spec: the pipeline.
+        place: origin of the pipeline, for the message.
+
+    Raises:
+        UserError: one cannot. KFP writes a text into a condition as it is, where a quote ends it.
+    """
+    for task, placed in tasks_in(spec):
+        condition = placed.get("triggerPolicy", {}).get("condition", "")
+        try:
+            check_condition(condition)
+            is_read = not _SPECIAL.search(condition)
+        except ApiError:
+            is_read = False
+        if not is_read:
+            raise UserError(
+                f"{place}: no platform can read the condition of {task}: {condition}",
+                "A text in a condition can have no quotes, backslashes or line breaks. Compare it in a step that "
+                "returns true or false, and write `with dsl.If(step.output == True):`.",
+            )
+
+
 def require_steps(spec: Mapping[str, Any], place: str) -> None:
     """Checks that each group of steps, such as a branch, has steps.
 
@@ -80,25 +113,31 @@ def require_steps(spec: Mapping[str, Any], place: str) -> None:
             )
 
 
-def drop_unused_fields(spec: Mapping[str, Any]) -> bool:
-    """Removes unused fields of a loop's item that the groups around the loop get where no item is.
+def mend_fields(spec: Mapping[str, Any]) -> bool:
+    """Takes fields of a loop's item from the item, where KFP asks for an input that does not exist.
 
-    KFP writes them for a loop over a list of dictionaries in a branch or an exit handler, and no platform can run that
-    (https://github.com/kubeflow/pipelines/issues/13273). The loop itself takes each field from its item.
+    It does for a field in a text, a list or a dictionary. It also does in groups around a loop over a list of
+    dictionaries, which do not use the field (https://github.com/kubeflow/pipelines/issues/13273): there it is removed.
 
     Args:
-        spec: the pipeline, from which they are removed.
+        spec: the pipeline, which is changed.
 
     Returns:
-        Whether there were any.
+        Whether it was.
     """
-    dropped = False
-    while unused := [each for each in _missing(spec) if _ITEM in each[1] and not _uses(spec, *each[2:])]:
-        for _, _, placed, name in unused:
+    is_mended = False
+    for _, source, placed, name, known in _missing(spec):
+        item, _, field = source.rpartition(_FIELD)
+        if item in known:
+            selected = {"componentInputParameter": item, "parameterExpressionSelector": _SELECTOR % json.dumps(field)}
+            placed["inputs"]["parameters"][name] = selected
+            is_mended = True
+    while unused := [each for each in _missing(spec) if _ITEM in each[1] and not _uses(spec, *each[2:4])]:
+        for _, _, placed, name, _ in unused:
             del placed["inputs"]["parameters"][name]
             del spec["components"][placed["componentRef"]["name"]]["inputDefinitions"]["parameters"][name]
-        dropped = True
-    return dropped
+        is_mended = True
+    return is_mended
 
 
 def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool:
@@ -113,13 +152,14 @@ def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool
     )
 
 
-def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Each task that gets an input that does not exist: its name, the input's name, the task, and its input."""
+def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str, Mapping[str, Any]]]:
+    """Each task that gets an input that does not exist: its name, that input, the task, its own input, the existing."""
     for part in (spec["root"], *spec.get("components", {}).values()):
         known = part.get("inputDefinitions", {})
         for task, placed in part.get("dag", {}).get("tasks", {}).items():
             given = placed.get("inputs", {})
             for kind, word in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact")):
+                exists = known.get(kind, {})
                 for name, source in given.get(kind, {}).items():
-                    if word in source and source[word] not in known.get(kind, {}):
-                        yield task, source[word], placed, name
+                    if word in source and source[word] not in exists:
+                        yield task, source[word], placed, name, exists

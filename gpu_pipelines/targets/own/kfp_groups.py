@@ -1,0 +1,102 @@
+"""Loops and branches that KFP's compiler gets wrong, mended while it compiles a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+@contextmanager
+def mended_groups() -> Iterator[None]:
+    """Makes KFP compile loops and branches as they are written, as long as the context lasts.
+
+    Otherwise steps that follow a loop become steps of the loop, if that ends with `dsl.If` and `dsl.Elif` without
+    `dsl.Else`. And loops and branches lack inputs that steps within them need
+    (https://github.com/kubeflow/pipelines/issues/13273).
+    """
+    from kfp.compiler import compiler_utils
+    from kfp.dsl.tasks_group import Elif, Else
+
+    changes: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+        (Elif, "__init__", _following_a_branch),
+        (Else, "__init__", _following_a_branch),
+        (Elif, "__exit__", _closing_its_branches),
+        (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
+    )
+    if Elif.__exit__.__module__ == __name__:  # this file is run by another that is a pipeline
+        changes = ()
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
+    for owner, name, changed in changes:
+        setattr(owner, name, changed(getattr(owner, name)))
+    try:
+        yield
+    finally:
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+
+def _closing_its_branches(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Ends the group of all branches with an `Elif`, as KFP does with an `Else`: there may be none."""
+    from kfp.dsl.pipeline_context import Pipeline
+
+    def leave(branch: Any, *error: Any) -> None:
+        original(branch, *error)
+        Pipeline.get_default_pipeline().pop_tasks_group()
+
+    return leave
+
+
+def _following_a_branch(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Opens the group of all branches again for one that follows an `Elif`."""
+    from kfp.dsl.pipeline_context import Pipeline
+    from kfp.dsl.tasks_group import ConditionBranches, Elif
+
+    def begin(branch: Any, *given: Any, **named: Any) -> None:
+        pipeline = Pipeline.get_default_pipeline()
+        branches = pipeline.get_last_tasks_group()
+        if isinstance(branches, ConditionBranches) and isinstance(branches.groups[-1], Elif):
+            pipeline.groups.append(branches)
+        original(branch, *given, **named)
+
+    return begin
+
+
+def _with_all_inputs(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives each group what its steps need: items in texts, items of which they take a field, what a loop is over."""
+    from kfp.dsl.for_loop import LoopArgumentVariable
+
+    def inputs_of_groups(**given: Any) -> Any:
+        tasks, loops = given["pipeline"].tasks.values(), given["name_to_for_loop_group"]
+        within = {loop.loop_argument.pattern: name for name, loop in loops.items()}
+        items = [loop.loop_argument for loop in loops.values()]
+        of_loops = {each.pattern: each for item in items for each in (item, *item._referenced_subvars.values())}
+        for task in tasks:
+            # In a text, KFP takes an item for an input of the pipeline, or for an output of a step.
+            task._channel_inputs = [of_loops.get(each.pattern, each) for each in task.channel_inputs]
+        inputs = original(**given)
+        for group, channels in inputs.items():
+            around = set(given["group_name_to_parent_groups"].get(group, ())) - {group}
+            of_fields = [each.loop_argument for each, _ in channels if isinstance(each, LoopArgumentVariable)]
+            channels |= {(item, None) for item in of_fields if within.get(item.pattern) in around}
+        for task in tasks:
+            groups = given["task_name_to_parent_groups"].get(task.name, ())
+            for channel in (*task.channel_inputs, *given["condition_channels"][task.name]):
+                _pass_down(channel, [inputs[group] for group in groups])
+        return inputs
+
+    return inputs_of_groups
+
+
+def _pass_down(channel: Any, groups: Sequence[set[tuple[Any, str | None]]]) -> None:
+    """Gives a channel to all groups within one that has it."""
+    from kfp.dsl.for_loop import LoopArgumentVariable, LoopParameterArgument
+
+    if isinstance(channel, LoopParameterArgument | LoopArgumentVariable):
+        return
+    is_there = False
+    for inputs in groups:
+        has_it = any(each.pattern == channel.pattern for each, _ in inputs)
+        if is_there and not has_it:
+            inputs.add((channel, None))
+        is_there = is_there or has_it
