@@ -131,6 +131,17 @@ def joined(value: Any) -> Any:
     return ",".join(value) if are_texts else value
 
 
+def listed(text: str) -> Any:
+    """A list of texts that is written as one, with commas or as JSON.
+
+    Raises:
+        ValueError: it begins as JSON and is none.
+    """
+    if not text.lstrip().startswith("["):
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return json.loads(text, parse_int=str, parse_float=str)  # as written, like in a file
+
+
 def typed(wanted: str, value: Any) -> Any:
     """A JSON value, in which a whole number may have a point, in the type that a step takes.
 
@@ -153,7 +164,8 @@ def typed_values(
 ) -> tuple[dict[str, Any], list[str]]:
     """Values that a program gives in the types of their parameters, and what is wrong with them.
 
-    In place of a value of the wrong type stands the default.
+    A list of texts may be one text with commas, and such a text a list, as on a command line. None means not given. In
+    place of a value of the wrong type stands the default.
 
     Args:
         declared: the parameters, by name.
@@ -165,20 +177,26 @@ def typed_values(
         if name not in declared:
             problems.append(f"There is no parameter {name[:80]!r}{of}. {nearest(name, declared)}")
             continue
+        if value is None:
+            continue
+        wanted, found = declared[name].type, plain(value)
         try:
-            values[name] = typed(declared[name].type, plain(value))
+            if wanted == "List" and isinstance(found, str):
+                found = listed(found)
+            values[name] = typed(wanted, joined(found) if wanted == "String" else found)
         except ValueError:
             values[name] = declared[name].default
-            problems.append(f"{name} takes {CALLED[declared[name].type]}; got {str(value)[:80]!r}.")
+            problems.append(f"{name} takes {CALLED[wanted]}; got {str(value)[:80]!r}.")
     return values, problems
 
 
-def settings_given(settings: type[Value], given: Mapping[str, Any]) -> Value:
+def settings_given(settings: type[Value], given: Mapping[str, Any], **otherwise: Any) -> Value:
     """The settings of a step with the parameters that a program gives.
 
     Args:
         settings: dataclass of the step's parameters.
-        given: the values, by name.
+        given: the values, by name; None means not given.
+        otherwise: values in place of the defaults.
 
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
@@ -186,7 +204,7 @@ def settings_given(settings: type[Value], given: Mapping[str, Any]) -> Value:
     values, problems = typed_values(parameters_in(settings), given)
     if problems:
         raise UserError.of_all(problems)
-    return settings(**values)
+    return settings(**{**otherwise, **values})
 
 
 def shown_value(value: Any) -> str:

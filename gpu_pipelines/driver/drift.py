@@ -47,7 +47,7 @@ def watch(
     from gpu_pipelines.driver.exporting import dataset_of, named_model
 
     output = fspath(output)
-    settings = settings_given(DriftSettings, {"registry": registry_of_project(), **parameters, "source": source})
+    settings = settings_given(DriftSettings, {**parameters, "source": source}, registry=registry_of_project())
     if problems := settings.problems():
         raise UserError.of_all(problems)
     folder = Path(output).expanduser()

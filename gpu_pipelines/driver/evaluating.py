@@ -53,7 +53,7 @@ def evaluate(
     from gpu_pipelines.evaluation.settings import EvaluationSettings
     from gpu_pipelines.evaluation.step import local_checkpoints, named_places
 
-    settings = settings_given(EvaluationSettings, {"registry": registry_of_project(), **parameters})
+    settings = settings_given(EvaluationSettings, parameters, registry=registry_of_project())
     given = [checkpoints] if isinstance(checkpoints, str | PathLike) else list(checkpoints)
     if not given:
         raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")

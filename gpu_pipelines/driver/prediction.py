@@ -53,8 +53,8 @@ def predict(
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
     output = filled_in(output)
     name, _, reference = model.partition("@")
-    given = {"registry": registry_of_project(), **parameters, "source": source, "output": output}
-    settings = settings_given(PredictSettings, given)
+    given = {**parameters, "source": source, "output": output}
+    settings = settings_given(PredictSettings, given, registry=registry_of_project())
     directory = directory_named(model, settings.registry)
     if directory is None:
         settings = replace(settings, model_name=name, model_version=reference or "champion")

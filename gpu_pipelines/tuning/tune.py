@@ -71,9 +71,9 @@ def tune(
     del declared["resume_from_step"]
     base, problems = typed_values(declared, parameters, " of a trial")
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
-    twice = [name for name in read.names if name in parameters]
+    twice = [name for name in read.names if name in base]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
-    if "model" not in parameters:
+    if "model" not in base:
         task, *_ = known_of(fspath(dataset))
         base = {**{name: value for name, value in defaults_of_task(task).items() if name in declared}, **base}
     asked = Search(

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from gpu_pipelines.component_interface.catalog import flagged_parameters
-from gpu_pipelines.component_interface.parameter import CALLED, joined
+from gpu_pipelines.component_interface.parameter import CALLED, joined, listed
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
@@ -136,14 +136,10 @@ def _joined(value: Any) -> Any:
 
 
 def _list_or_json(wanted: str, text: str, any_items: bool) -> Any:
-    if wanted == "List" and not text.lstrip().startswith("["):
+    if wanted == "List" and any_items:
         with suppress(ValueError):
-            if any_items:
-                return json.loads(f"[{text}]")
-        return [part.strip() for part in text.split(",") if part.strip()]
-    if wanted == "List" and not any_items:
-        return json.loads(text, parse_int=str, parse_float=str)  # as written, like in a file
-    return json.loads(text)
+            return json.loads(text if text.lstrip().startswith("[") else f"[{text}]")
+    return listed(text) if wanted == "List" else json.loads(text)
 
 
 def _whole_number(text: str) -> int:
