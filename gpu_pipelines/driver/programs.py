@@ -27,7 +27,7 @@ def run(
     target: str = "local",
     accelerator: str | Sequence[str] = "",
     cache: bool | None = None,
-    resume: bool | str = False,
+    resume: bool | str | Run = False,
     *,
     arguments: Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -44,7 +44,7 @@ def run(
         accelerator: what to train on, such as `l4:4`; in the cloud also several, tried in order. Empty for all GPUs
             that are here, else two CPU processes.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        resume: name of a run that failed or was cancelled, to continue; True for the newest on this machine with
+        resume: a run that failed or was cancelled, or its name, to continue; True for the newest on this machine with
             these parameters.
         arguments: parameters that share a name with an option or an argument of this function.
         progress: show the steps on stderr.
@@ -65,7 +65,8 @@ def run(
     opened, others = target_and_others(target, "run", {**parameters, "accelerator": accelerator})
     values = parameters_given(others, arguments)
     with ONE_AT_A_TIME, _named(pipeline) as name:
-        earlier = LATEST if resume is True else resume or ""
+        named = resume.id if isinstance(resume, Run) else resume or ""
+        earlier = LATEST if named is True else named
         submission = submission_of(opened, name, assignments_of(values), None, cache, earlier)
         here: Any = opened
         if is_here(opened):

@@ -15,6 +15,7 @@ from os import PathLike
 from typing import Any
 
 from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, plain, typed
+from gpu_pipelines.driver.run import Run
 from gpu_pipelines.errors import UserError
 
 #: A flag to rename. Commands stay as they are, also requests like those of `accelerators plan`, and so does a flag in
@@ -69,7 +70,7 @@ def _problems(function: Any, signature: inspect.Signature, given: dict[str, Any]
         except ValueError:
             yield f"{name} takes {_called(hints[name])}; got {str(value)[:80]!r}."
             continue
-        if is_dataclass(value):
+        if is_dataclass(value) and not isinstance(value, Run):  # which this package made
             yield from _problems_of_fields(name, value)
 
 

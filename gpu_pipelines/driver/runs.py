@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.driver.opening import target_with
 from gpu_pipelines.driver.run import Run
-from gpu_pipelines.errors import NotFoundError, UserError, nearest
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
 from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
@@ -89,13 +89,13 @@ def account_of(target: Target, run: str) -> RunAccount:
     return account
 
 
-def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> dict[str, Any]:
+def compare_runs(first: str | Run, second: str | Run, runs: str | PathLike[str] = RUNS) -> dict[str, Any]:
     """What differs between two runs on this machine, as `gpu-pipelines runs compare`.
 
     Args:
-        first: a run, as `open_run` takes its name; `a` in what is returned.
+        first: a run, or its name as `open_run` takes it; `a` in what is returned.
         second: another one, `b`.
-        runs: directory of the runs.
+        runs: directory of the runs that are given by name.
 
     Returns:
         By name, and by `a` and `b` as far as each has a value: the `parameters` that differ, all `metrics`, and for
@@ -103,11 +103,22 @@ def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> d
         are among the parameters as `--accelerator`, as a pipeline may have a parameter `accelerator`.
 
     Raises:
-        UserError: there is no such run, or there are several.
+        UserError: there is no such run on this machine, or there are several.
     """
+    from gpu_pipelines.targets.runs.record import RunRecord
     from gpu_pipelines.targets.runs.recorded import run_named
 
-    return differences(run_named(Path(runs), first), run_named(Path(runs), second))
+    def record_of(run: str | Run) -> RunRecord:
+        return RunRecord.load(_directory_of(run)) if isinstance(run, Run) else run_named(Path(runs), run)
+
+    return differences(record_of(first), record_of(second))
+
+
+def _directory_of(run: Run) -> Path:
+    """The directory of a run; raises UserError if it is not on this machine."""
+    if run.directory is None:
+        raise InvalidRequestError(f"The run {run.id} is on {run.target}.", "Give runs on this machine.")
+    return run.directory
 
 
 def differences(first: RunRecord, second: RunRecord) -> dict[str, Any]:
@@ -134,13 +145,13 @@ def _are_equal(values: dict[str, Any]) -> bool:
     return len(values) == 2 and values["a"] == values["b"]
 
 
-def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[str]:
+def remove_runs(ids: str | Run | Sequence[str | Run], runs: str | PathLike[str] = RUNS) -> list[str]:
     """Removes runs on this machine with their artifacts and checkpoints, as `gpu-pipelines runs rm --yes`.
 
     Models in a registry stay.
 
     Args:
-        ids: full ids of the runs: the id of a removed run may be the beginning of another's.
+        ids: the runs, or their full ids: the id of a removed run may be the beginning of another's.
         runs: directory of the runs.
 
     Returns:
@@ -151,7 +162,8 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
     """
     from gpu_pipelines.targets.runs.recorded import recorded_runs
 
-    wanted = dict.fromkeys([ids] if isinstance(ids, str) else ids)
+    given = [ids] if isinstance(ids, str | Run) else ids
+    wanted = dict.fromkeys(_id_in(Path(runs), each) if isinstance(each, Run) else str(each) for each in given)
     if not wanted:
         return []
     known = {record.run_id: record for record in recorded_runs(Path(runs))}
@@ -160,6 +172,13 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
         raise NotFoundError(f"There is no run {missing[0][:80]!r} in {runs}.", remedy)
     removed(Path(runs), [known[name] for name in wanted])
     return list(wanted)
+
+
+def _id_in(runs: Path, run: Run) -> str:
+    """The id of a run; raises UserError if it is in another directory, where the id may be another run's."""
+    if (there := _directory_of(run).parent).resolve() != runs.resolve():
+        raise NotFoundError(f"The run {run.id} is in {there}, not in {runs}.", f"Give runs={str(there)!r}.")
+    return run.id
 
 
 def removed(runs: Path, records: Sequence[RunRecord]) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,12 +165,19 @@ def test_runs_are_listed_compared_and_removed(here: Path, capfd: pytest.CaptureF
     found = gpu_pipelines.compare_runs(first.id, "latest")
     assert found["runs"] == {"a": first.id, "b": second.id}
     assert found["parameters"] == {"value": {"a": 3, "b": 4}}
+    assert gpu_pipelines.compare_runs(first, second, "nowhere") == found
     assert gpu_pipelines.remove_runs([], "nowhere") == []
     assert not Path("nowhere").exists()
-    assert gpu_pipelines.remove_runs([first.id, first.id]) == [first.id]
-    assert [run.id for run in gpu_pipelines.list_runs()] == [second.id]
+    with pytest.raises(NotFoundError, match=f"The run {first.id} is in .*runs, not in other"):
+        gpu_pipelines.remove_runs(first, "other")
+    assert gpu_pipelines.remove_runs([first, first.id]) == [first.id]
+    assert gpu_pipelines.list_runs() == [second]
     with pytest.raises(NotFoundError, match="There is no run"):
         gpu_pipelines.remove_runs([first.id])
+    with pytest.raises(InvalidRequestError, match=r"first takes text or a Run; got '3'"):
+        gpu_pipelines.compare_runs(3, first)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match=r"The run job is on vertex\."):
+        gpu_pipelines.remove_runs(replace(second, id="job", target="vertex", directory=None))
 
 
 def test_a_function_says_its_parameters() -> None:

@@ -48,8 +48,9 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     refused = command(*resume, "-p", "text=other", cwd=tmp_path)
     assert (refused.status, "text is of first, which is done in" in refused.err) == (2, True), refused.err
     assert newest_run(tmp_path)["run_id"] == failed["run_id"]
-    with pytest.raises(UserError, match="Give its file as the pipeline"):
-        gpu_pipelines.run(resume=failed["run_id"], runs=tmp_path / "runs")
+    for named in (failed["run_id"], gpu_pipelines.open_run(failed["run_id"], tmp_path / "runs")):
+        with pytest.raises(UserError, match="Give its file as the pipeline"):
+            gpu_pipelines.run(resume=named, runs=tmp_path / "runs")
     failed_again = command(*resume, "-p", "mode=bad", cwd=tmp_path)
     resumed = newest_run(tmp_path)["run_id"]
     assert failed_again.status == 1
