@@ -115,11 +115,15 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
     Raises:
         UserError: as `read_document`, or the content is not what `make` expects.
     """
-    content = read_document(path, what)
+    return made_of(read_document(path, what), str(path), what, make)
+
+
+def made_of(content: dict[str, Any], place: str, what: str, make: Callable[[dict[str, Any]], Made]) -> Made:
+    """Makes an object of a document, wherever it was read; arguments and errors as of `read_as`."""
     try:
         return make(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
+        raise DamagedError(f"{place} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
 
 
 def fields_in(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:

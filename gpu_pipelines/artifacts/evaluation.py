@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from os import PathLike
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import fields_in, read_as, write_document
+from gpu_pipelines.artifacts.documents import document_in, fields_in, made_of, read_as, write_document
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError
 from gpu_pipelines.numbers import figure
 
 EVALUATION = "evaluation.json"
+_KIND = "evaluated model"
 #: What the model wrote for rows of test, one per line; see docs/evaluation.md.
 GENERATED = "generated.jsonl"
 #: Most classes for a confusion matrix in the document, and for one in the metadata of an artifact and in Vertex AI: as
@@ -119,13 +121,28 @@ class Evaluation:
         """Reads the document of an exported model.
 
         Args:
-            place: the model's directory, or the document itself.
+            place: the model's directory, or the document itself; a path or `gs://…`.
 
         Raises:
             UserError: there is no such document, or it is damaged.
         """
+        if not isinstance(place, str | PathLike):
+            raise InvalidRequestError(f"place takes text or a path; got {place!r:.80}.", "Give the folder of a model.")
+        if "://" in (uri := fspath(place)):
+            return cls._at(uri.rstrip("/").removesuffix(f"/{EVALUATION}"))
         path = Path(place)
-        return read_as(path if path.name == EVALUATION else path / EVALUATION, "evaluated model", cls.from_json)
+        return read_as(path if path.name == EVALUATION else path / EVALUATION, _KIND, cls.from_json)
+
+    @classmethod
+    def _at(cls, folder: str) -> Evaluation:
+        """The document in a folder of object storage; errors as those of `load`."""
+        from gpu_pipelines.artifacts.remote_files import read_remote
+
+        uri = f"{folder}/{EVALUATION}"
+        try:
+            return made_of(document_in(read_remote(uri), uri), uri, _KIND, cls.from_json)
+        except FileNotFoundError:
+            raise NotFoundError(f"{folder} is no {_KIND}: it has no {EVALUATION}.") from None
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Evaluation:

@@ -58,13 +58,15 @@ def evaluate(
     if not given:
         raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")
     places = named_places([fspath(each) for each in given])
+    if output is not None:
+        _require_free(Path(output))
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")))
         rows = dataset_to_evaluate(fspath(dataset))
         own = bool(settings.scoring_function)
         directories = local_checkpoints(places, scratch / "checkpoints", has_own_scores=own)
         folder = Path(output) if output is not None else scratch / "output"
-        _require_free(folder)
+        folder.mkdir(parents=True, exist_ok=True)
         found = evaluate_checkpoints(settings, rows, directories, folder / MODEL, processes)
         write_report(found, rows, folder / REPORT)
     return found
@@ -74,4 +76,7 @@ def _require_free(folder: Path) -> None:
     """Checks that an evaluation may be written there."""
     if there := [name for name in (MODEL, REPORT) if (folder / name).exists()]:
         raise UserError(f"The folder {folder} has {' and '.join(there)} already.", "Give another output.")
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder} is no folder: {error.strerror or error}.", "Give another output.") from None

@@ -40,7 +40,12 @@ def directory_named(model: str, registry: str) -> Path | None:
     Args:
         model: `NAME@REFERENCE`, NAME, or a directory.
         registry: URI of the registry to search.
+
+    Raises:
+        UserError: no model is named.
     """
+    if not model:
+        raise UserError("No model is named.", "Give NAME@ALIAS, NAME@VERSION, or the directory of an exported model.")
     directory = Path(model).expanduser()
     if not directory.is_dir():
         return None

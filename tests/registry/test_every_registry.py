@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, mlflow_registry, open_registry
 from gpu_pipelines.registry.registered import DamagedVersionError, Promotion
 
@@ -114,9 +114,9 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
 @pytest.mark.slow_but_for("directory", "mlflow")
 def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
-    for alias in ("4", "", "../x", "Bad alias", "champion@x", "a", "release-", "a" * 129):
-        with pytest.raises(UserError, match=rf"'{alias}' is not a valid alias\.\s*Give 2 to 128 letters"):
-            registry.set_alias(name, alias, 1)
+    for alias in ("4", "", "../x", "Bad alias", "champion@x", "a", "release-", "a" * 129, None):
+        with pytest.raises(UserError, match=rf"{alias!r} is not a valid alias\.\s*Give 2 to 128 letters"):
+            registry.set_alias(name, alias, 1)  # type: ignore[arg-type]
     assert registry.aliases(name) == {"champion": 1, "challenger": 1}
 
 
@@ -132,6 +132,10 @@ def test_an_alias_is_moved_by_hand(registry: Registry, name: str, model: Path) -
     with pytest.raises(UserError, match="no model 'absent'"):
         registry.version("absent", "champion")
     assert registry.versions("absent") == []
+    nameless: Any = None
+    for call in (registry.versions, registry.aliases, registry.champion, registry.where):
+        with pytest.raises(InvalidRequestError, match="The name of a model is text; got None"):
+            call(nameless)
 
 
 @pytest.mark.slow_but_for("directory", "mlflow")

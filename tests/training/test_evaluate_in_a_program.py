@@ -9,6 +9,7 @@ import pytest
 from trainings import train_here
 
 import gpu_pipelines
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.notebook_html import MOST_ROWS, curve, link, table
 from gpu_pipelines.training.settings import TrainingSettings
@@ -56,6 +57,12 @@ def test_checkpoints_are_evaluated_as_by_the_step(
     assert [gate["passed"] for gate in found.gates] == [True, False, True]
     assert not found.passed
     assert gpu_pipelines.Evaluation.load(tmp_path / "evaluated/model") == found
+    read = (tmp_path / "evaluated/model/evaluation.json").read_bytes()
+    RemoteFolder(f"memory://{tmp_path.name}/model").write("evaluation.json", read)
+    for place in ("model", "model/evaluation.json"):
+        assert gpu_pipelines.Evaluation.load(f"memory://{tmp_path.name}/{place}") == found
+    with pytest.raises(NotFoundError, match=f"memory://{tmp_path.name}/none is no evaluated model"):
+        gpu_pipelines.Evaluation.load(f"memory://{tmp_path.name}/none")
     assert "rmse" in (tmp_path / "evaluated/report.html").read_text()
     seen = Seen(found._repr_html_()).texts
     assert {"rmse", "r2>=0.999", "✗", "✓"} <= set(seen)
@@ -75,8 +82,12 @@ def test_what_cannot_be_evaluated_is_told(numbers: Path, checkpoints: Path, tmp_
         gpu_pipelines.evaluate(numbers, checkpoints, gates=True)
     with pytest.raises(UserError, match=r"There is no parameter 'regsitry'\. Did you mean 'registry'"):
         gpu_pipelines.predict("digits", "sample:digits", str(tmp_path / "predicted"), regsitry="registry")
+    with pytest.raises(UserError, match="No model is named"):
+        gpu_pipelines.predict("", "sample:digits", tmp_path / "predicted")
     with pytest.raises(UserError, match="accuracy"):
         gpu_pipelines.evaluate(numbers, checkpoints, gates=["accuracy>=0.9"])
+    with pytest.raises(UserError, match=r"dataset\.json is no folder: File exists"):
+        gpu_pipelines.evaluate(numbers, checkpoints, numbers / "dataset.json")
     with pytest.raises((UserError, NotFoundError)):
         gpu_pipelines.evaluate(tmp_path / "nowhere", checkpoints)
 
