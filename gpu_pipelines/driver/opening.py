@@ -155,8 +155,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
     """Given values in the types of the options, without those that are None or not options.
 
     Args:
-        given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`, and a list of texts
-            for a text with commas.
+        given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`, one text for a list
+            of it, and a list of texts for a text with commas.
         hints: the types of the options.
 
     Raises:
@@ -176,6 +176,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
             value = [f"{key}={text}" for key, text in value.items() if text is not None]
         if kind is str:
             value = joined(value)
+        elif kind is list and isinstance(value, str):
+            value = [value]  # as a flag that is given once
         wanted = None if others else KFP_TYPES.get(str if kind is Path else kind)
         try:
             found = typed(wanted, plain(value)) if wanted else value

@@ -265,6 +265,8 @@ def test_a_wrong_request_raises_and_runs_nothing(pipeline: Any, given: dict[str,
         ("migrate_job(flags=['--regoin=a'])", "'--region'"),
         ("run('train_evaluate_upload', model={'a': {1}})", "Give a text, a number, a list or a mapping."),
         ("export('m', 'onnx', 'x', dtype=type(np.float16()))", "dtype takes text"),
+        ("Evaluation.load(None)", "place takes text or a path; got None."),
+        ("run('train_evaluate_upload', source='nowhere', notify='me')", "notify has 'me', which is"),
     ],
 )
 def test_a_wrong_argument_is_told_by_its_name_in_python(
