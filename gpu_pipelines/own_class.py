@@ -105,9 +105,18 @@ def said_by_own(what: str, ask: Callable[..., list[str]], *given: Any, see: str 
     except UserError as error:
         return [error.in_one_line]
     except Exception as error:  # other people's code can raise anything
-        code = getattr(inspect.unwrap(ask), "__code__", None)  # a partial, for instance, has none
-        file = code.co_filename if code else ""
-        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
-        place = f"{Path(file).name}, line {lines[-1]}: " if lines else f"{Path(file).name}: " if file else ""
-        failed = f"its problems failed ({place}{type(error).__name__})."
-        return [f"{what} cannot say what is wrong: {failed} {see}".strip()]
+        return [f"{what} cannot say what is wrong: its problems failed ({told_of_own(ask, error)}). {see}".strip()]
+
+
+def told_of_own(method: Callable[..., Any], error: Exception) -> str:
+    """Where a method of a user or a package failed, and the class of its error, without the error's text.
+
+    Args:
+        method: the method.
+        error: the error that it raised.
+    """
+    code = getattr(inspect.unwrap(method), "__code__", None)  # a partial, for instance, has none
+    file = code.co_filename if code else ""
+    lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+    place = f"{Path(file).name}, line {lines[-1]}: " if lines else f"{Path(file).name}: " if file else ""
+    return f"{place}{type(error).__name__}"

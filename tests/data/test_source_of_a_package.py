@@ -96,6 +96,13 @@ class All(Tables):
 
 class Taken(Tables):
     scheme = "bq://"
+
+
+class Failing(Tables):
+    scheme = "fail://"
+
+    def matches(self, uri):
+        return uri[1000] == "/"
 """
 TASK = {"task": "regression", "label_column": "y", "val_fraction": 0.2, "test_fraction": 0.2}
 #: Bytes of a unit of work: of two parts of the table, and of all.
@@ -111,7 +118,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "broken_source.py").write_text("import no_such_module_at_all\n")
     (folder / "greedy_source.py").write_text(GREEDY)
     (folder / "ending_source.py").write_text("raise SystemExit(3)\n")
-    packages = {"sqlite": ("Tables", "Feeds"), "broken": ("Broken",), "greedy": ("All", "Taken"), "ending": ("End",)}
+    packages = {
+        "sqlite": ("Tables", "Feeds"),
+        "broken": ("Broken",),
+        "greedy": ("All", "Taken", "Failing"),
+        "ending": ("End",),
+    }
     for name, entries in packages.items():
         info = folder / f"{name}_source-1.0.dist-info"
         info.mkdir()
@@ -146,6 +158,8 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
     assert "No module named 'no_such_module_at_all'" in made.output
     assert "warning: the source all of greedy-source is left out: it has neither a scheme nor a matches" in made.output
     assert "the source taken of greedy-source is left out: bq:// is the scheme of a table in BigQuery." in made.output
+    failed = "its matches failed (greedy_source.py, line 17: IndexError)"
+    assert f"warning: the source greedy_source:Failing is left out: {failed}" in made.output
     assert "the source end of ending-source is left out: " in made.output
     with closing(sqlite3.connect(database)) as kept:
         rows = [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.data.sources.source import Source, SourceFiles
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.own_class import own_class, said_by_own
+from gpu_pipelines.own_class import own_class, said_by_own, told_of_own
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -30,7 +30,23 @@ ENTRY_POINTS = "gpu_pipelines.sources"
 
 def source_of(uri: str) -> Source:
     """The kind of source that a name is of; one that no other knows is of files."""
-    return next(source for source in sources() if source.matches(uri))
+    return next(source for source in sources() if _is_of(source, uri))
+
+
+def _is_of(source: Source, uri: str) -> bool:
+    """Whether a name is of a kind; if a package's own cannot say that, it is not, which is said on stderr."""
+    try:
+        return source.matches(uri)
+    except Exception as error:  # other people's code can raise anything
+        _warn_of_failing(type(source), told_of_own(source.matches, error))
+        return False
+
+
+@cache
+def _warn_of_failing(kind: type[Source], failed: str) -> None:
+    """Says once that a source of a package is left out."""
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    print(f"warning: the source {place} is left out: its matches failed ({failed})", file=sys.stderr)
 
 
 def open_source(settings: PrepareSettings, scratch: Path) -> SourceFiles:
