@@ -30,14 +30,16 @@ def open_target(name: str, given: Mapping[str, Any], command: str = "", can: str
     Raises:
         UserError: there is no such target, it cannot do that, or an option is of another one.
     """
-    from gpu_pipelines.targets.target import target_named
+    from gpu_pipelines.targets.target import require_attributes, target_named
 
     target = target_named(name, can, command)
     own = [each for each, *_ in fields_of_command(target.Options, command)]
     _refuse_others(name, given, own, command)
     values = {each: given[each] for each in own if given.get(each) is not None}
     options = target.Options(**values)
-    return target(options, options.project_settings())
+    opened = target(options, options.project_settings())
+    require_attributes(opened)
+    return opened
 
 
 def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], command: str) -> None:

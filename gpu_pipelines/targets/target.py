@@ -16,6 +16,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.places import DATA, FILE, OUTPUT, PROGRAM, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
@@ -234,6 +235,20 @@ class Target(ABC):
     # going_on(compiled, gone_on, earlier) -> Compiled  a pipeline without the steps that an earlier run has done
     # retried(run) -> Submission                        instead of `earlier`, if the service resumes runs itself
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
+
+
+def require_attributes(target: Target) -> None:
+    """Checks that a target has what a pipeline is built with; it may set that when it is made.
+
+    Raises:
+        UserError: names the attributes that it lacks.
+    """
+    # Properties are not asked: one may compile a component.
+    names = (*Placement.__annotations__, "notification")
+    if lacks := [name for name in names if not (hasattr(type(target), name) or name in vars(target))]:
+        raise UserError(
+            f"The target {target.name} has no {', '.join(lacks)}.", "docs/extending.md says what it has to have."
+        )
 
 
 def require_no_flags(

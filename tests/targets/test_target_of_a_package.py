@@ -87,6 +87,7 @@ CLASHING = """
 from dataclasses import dataclass
 
 from gpu_pipelines.targets.options import Options, option
+from gpu_pipelines.targets.target import Target
 from shelf_target import Shelf
 
 
@@ -121,6 +122,11 @@ class Bare(Shelf):
     name, Options = "bare", BareOptions
 
 
+class Bald(Target):
+    name, title, Options, checkpoint_uri = "bald", "the bald", Options, None
+    place, compile, load, submission = Shelf.place, Shelf.compile, Shelf.load, Shelf.submission
+
+
 class Own(Shelf):
     name, Options = "own", OwnOptions
 
@@ -139,7 +145,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ending_target.py").write_text("raise SystemExit(3)\n")
     entries = {"shelf": "shelf_target:Shelf", "broken": "broken_target:Broken", "local": "shelf_target:Shelf"}
     entries |= {"options": "shelf_target:ShelfOptions", "rack": "shelf_target:Shelf", "ending": "ending_target:End"}
-    entries |= {name: f"clashing_target:{name.title()}" for name in ("other", "plain", "bare", "own")}
+    entries |= {name: f"clashing_target:{name.title()}" for name in ("other", "plain", "bare", "bald", "own")}
     for name, entry in entries.items():
         info = folder / f"{name}_target-1.0.dist-info"
         info.mkdir()
@@ -226,6 +232,7 @@ def test_a_run_of_it_is_known_by_its_name_elsewhere(site: Path, tmp_path: Path) 
         (("run", PIPELINE, "--target", "shelf", "--nodes", "2"), "The target shelf has no --nodes.\n  It belongs to"),
         (("cancel", "run-1", "--target", "shelf"), "cancel is not for the target shelf.\n  It is for "),
         (("schedule", "list", "--target", "shelf"), "schedule list is not for the target shelf."),
+        (("compile", PIPELINE, "--target", "bald"), "The target bald has no registry, pipeline_job, encryption_key,"),
         (("run", PIPELINE, "--target", "shelv"), "There is no target 'shelv'.\n  Did you mean 'shelf'?"),
     ],
     ids=lambda value: " ".join(value)[:24] if isinstance(value, tuple) else "",
