@@ -16,7 +16,7 @@ from gpu_pipelines.driver.parameters.interface import parameters_of_pipeline
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 from gpu_pipelines.targets.local.target import LocalTarget
-from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task
+from gpu_pipelines.tasks.tasks import BUILT_IN, defaults_of_task
 
 DEFAULTS = {
     "text": "a text",
@@ -492,13 +492,13 @@ def test_a_task_that_does_not_exist_changes_no_default(real_pipeline: Any) -> No
 def test_every_task_has_defaults_for_the_same_parameters_of_the_pipeline(real_pipeline: Any) -> None:
     names = set(defaults_of_task("image_classification"))
     assert names <= set(real_pipeline.component_spec.inputs)
-    assert all(set(defaults_of_task(task)) == names for task in TASKS)
+    assert all(set(defaults_of_task(task)) == names for task in BUILT_IN)
     components = {name: real_pipeline.component_spec.inputs[name].default for name in names}
     assert components == defaults_of_task("image_classification")
 
 
 def test_the_document_names_the_defaults_of_each_task() -> None:
     document = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
-    for task in TASKS:
+    for task in BUILT_IN:
         defaults = defaults_of_task(task)
         assert f"| `{task}` | `{defaults['source']}` | `{defaults['model']}` |" in document

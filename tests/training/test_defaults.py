@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.models.loading import Models, ModelSource
-from gpu_pipelines.tasks.tasks import TASKS, task_named
+from gpu_pipelines.tasks.tasks import BUILT_IN, task_named
 from gpu_pipelines.training.settings import TASKS_OWN, TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -57,7 +57,7 @@ def numbers(settings: TrainingSettings) -> tuple[float, ...]:
     return tuple(getattr(settings, name) for name in ("learning_rate", "epochs", "weight_decay"))
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("task", BUILT_IN)
 def test_models_from_scratch_are_trained_as_ever(task: str) -> None:
     for model in task_named(task).models:
         for rank in (0, 8):
@@ -153,7 +153,7 @@ def test_a_training_says_what_it_took_and_keeps_it_in_its_configuration(
 
 def test_the_document_has_the_numbers_of_each_task() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    for name in TASKS:
+    for name in BUILT_IN:
         task = task_named(name)
         row = re.search(rf"^\| `{name}` \|(.*)\|$", text, re.MULTILINE)
         assert row, f"docs/training.md has no row of {name}"
