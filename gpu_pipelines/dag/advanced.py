@@ -9,12 +9,13 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpu_pipelines.component_interface.catalog import common_parameters
+from gpu_pipelines.component_interface.catalog import COMPONENTS, common_parameters, settings_of
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, typed
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.tasks.tasks import BUILT_IN, task_named
 
 ADVANCED = "advanced"
+_SEE = "See docs/tasks.md."
 #: The parameters that have inputs of their own in the forms of trainings; all others are fields of `advanced`.
 COMMON = tuple(common_parameters())
 
@@ -25,6 +26,17 @@ def is_of(name: str, task: str) -> bool:
         return True
     # A task of a package says what it takes itself, not what the others take.
     return not any(name in task_named(other).parameters for other in BUILT_IN)
+
+
+def problems_of_names(task: str) -> list[str]:
+    """Names in the attributes of a task that are no parameters, which nobody would read."""
+    of_task, known = task_named(task), {name for each in COMPONENTS for name in parameters_in(settings_of(each))}
+    return [
+        f"The task {task} has {name!r} in {attribute}, which is no parameter. {nearest(name, known, otherwise=_SEE)}"
+        for attribute in ("parameters", "defaults")
+        for name in getattr(of_task, attribute)
+        if name not in known
+    ]
 
 
 def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:

@@ -11,6 +11,7 @@ from typing import Any
 from gpu_pipelines.artifacts.checkpoint_store import require_same_training
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.step import fields_from
+from gpu_pipelines.dag.advanced import problems_of_names
 from gpu_pipelines.dag.places import DATA, DIRECTORY, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.data.default_tokenizer import TRAIN, tokenizer_for
 from gpu_pipelines.data.settings import PrepareSettings
@@ -56,7 +57,7 @@ def problems_around(arguments: Mapping[str, Any], of_training: Callable[[str], S
     # Nothing is known about a task that does not exist, and prepare reports that already.
     task = "" if task_problems(prepare.task) else prepare.task
     found = [*prepare.problems(), *prepare.problems_on_nodes(arguments.get("data_nodes", 1)), *of_training(task)]
-    return [*found, *evaluation.problems(task)] if task else found
+    return [*found, *problems_of_names(task), *evaluation.problems(task)] if task else found
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:

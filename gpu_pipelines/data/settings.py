@@ -365,6 +365,9 @@ class PrepareSettings:
         if self.text_pair_column and not any("text_pair_column" in task.parameters for task in tasks):
             found.append(f"text_pair_column is given, but {self.task} takes no pairs of texts. Leave it out.")
         for task in tasks:
+            if unknown := [name for name in task.column_parameters if not hasattr(self, name)]:
+                told = f"The task {task.name} has {', '.join(unknown)} in column_parameters"
+                return [*found, f"{told}, which prepare_data has not. See docs/tasks.md."]
             found += task.column_problems(self)
             found += said_by_own(f"The task {task.name}", task.problems, self, see="See docs/tasks.md.")
         return found

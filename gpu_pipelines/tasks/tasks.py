@@ -90,6 +90,9 @@ def _loaded(name: str, place: str) -> Task:
 def _wrong_in(task: Task) -> list[str]:
     """What is wrong with the attributes of a task; its parts are not imported."""
     found = [] if task.metrics else ["metrics is empty"]
+    for name in ("defaults", "samples"):
+        if not isinstance(getattr(task, name), Mapping):
+            found.append(f"{name} is not a mapping")
     for name in ("metrics", "figures"):
         values = getattr(task, name)
         if not (isinstance(values, Mapping) and all(isinstance(each, Metric) for each in values.values())):

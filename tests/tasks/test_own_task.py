@@ -16,6 +16,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.dag.advanced import is_of
+from gpu_pipelines.dag.train_evaluate_upload import problems
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
@@ -216,6 +217,10 @@ def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
         ("models = 'linear'", "models is not a tuple of texts"),
         ("formats = None", "formats is not a tuple of texts"),
         ("from_scratch = {'epochs': 3}", "from_scratch is not of the class"),
+        ("defaults = ('model',)", "defaults is not a mapping"),
+        ("defaults = {'modle': 'linear'}", "has 'modle' in defaults, which is no parameter. Did you mean 'model'?"),
+        ("parameters = ('packin',)", "has 'packin' in parameters, which is no parameter. Did you mean 'packing'?"),
+        ("column_parameters = ('label',)", "has label in column_parameters, which prepare_data has not."),
     ],
 )
 def test_a_task_with_an_attribute_of_another_form_is_refused_before_anything_is_run(
@@ -225,7 +230,7 @@ def test_a_task_with_an_attribute_of_another_form_is_refused_before_anything_is_
     (importable / f"{module}.py").write_text(
         f"from counts.task import Counts\n\nclass Formless(Counts):\n    {attribute}\n"
     )
-    assert message in " ".join(PrepareSettings(task=f"{module}:Formless").problems())
+    assert message in " ".join(problems({"task": f"{module}:Formless"}))
 
 
 def test_parts_and_gates_that_are_needed_after_the_training_are_checked_before_it(
