@@ -49,13 +49,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str = "") -
     from peft import LoraConfig, inject_adapter_in_model
     from transformers.pytorch_utils import Conv1D
 
-    head = head_of(model)
-    chosen = _targets(model, head, targets)
-    if not chosen:
-        raise UserError(
-            f"{type(model).__name__} has no linear layers that adapters could be added to.",
-            "Train it with lora_rank=0.",
-        )
+    head, chosen = head_of(model), layers_to_adapt(model, targets)
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
@@ -70,18 +64,21 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str = "") -
     return model
 
 
-def require_targets(model: nn.Module, targets: str) -> None:
-    """Checks that a model has the layers that are to get adapters.
+def layers_to_adapt(model: nn.Module, targets: str) -> list[str]:
+    """The names of the layers that get adapters.
 
     Args:
         model: with or without its weights.
         targets: as `add_adapters` takes them.
 
     Raises:
-        UserError: it has no linear layer whose name ends so.
+        UserError: it has no linear layers to adapt, or none whose name ends so.
     """
-    if targets:
-        _targets(model, head_of(model), targets)
+    if found := _targets(model, head_of(model), targets):
+        return found
+    raise UserError(
+        f"{type(model).__name__} has no linear layers that adapters could be added to.", "Train it with lora_rank=0."
+    )
 
 
 @contextmanager

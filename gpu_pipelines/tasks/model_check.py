@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -56,8 +57,7 @@ def problems_of_configuration(
     tokenizer: str = "",
     *,
     packing: bool = False,
-    lora_targets: str = "",
-    frozen: str = "",
+    training: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Problems with a model for a task, as far as the names of its files and its config.json show them.
 
@@ -70,8 +70,7 @@ def problems_of_configuration(
         sequence_length: tokens of a row, as the parameter has it.
         tokenizer: what texts are prepared with, a directory or a hub id; what has no tokenizer.json is not looked at.
         packing: whether rows of a task that packs documents will hold several.
-        lora_targets: the layers that get adapters, as the parameter has it; empty if none do.
-        frozen: the parameter `freeze`.
+        training: parameters of the training by name, as far as its model has to have something for them.
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
@@ -102,7 +101,7 @@ def problems_of_configuration(
             f"The model {model} was saved as a {saved}, without the head that predicts tokens. Give one that was saved "
             f"as a {type(built).__name__}."
         ]
-    if wrong := _problems_of_names(built, lora_targets, frozen):
+    if wrong := said_by(lambda: _require_layers(built, training or {})):
         return wrong
     if "sequence_length" not in task.parameters:
         return []
@@ -128,11 +127,31 @@ def problems_of_configuration(
     ]
 
 
-def _problems_of_names(built: Any, lora_targets: str, frozen: str) -> list[str]:
-    from gpu_pipelines.tasks.adapters import require_targets
-    from gpu_pipelines.tasks.frozen import freeze
+def _require_layers(built: Any, training: Mapping[str, Any]) -> None:
+    """Checks that a model has the layers that a training's parameters are about; freezes what the training freezes.
 
-    return said_by(lambda: require_targets(built, lora_targets)) or said_by(lambda: freeze(built, frozen))
+    Raises:
+        UserError: as the training would.
+    """
+    from gpu_pipelines.tasks.adapters import layers_to_adapt
+    from gpu_pipelines.tasks.attention import require_attention
+    from gpu_pipelines.tasks.frozen import freeze
+    from gpu_pipelines.tasks.nf4 import require_layers
+    from gpu_pipelines.tasks.pretrained import head_of
+    from gpu_pipelines.tasks.recipe import require_blocks, usual_blocks
+
+    if training.get("lora_rank"):
+        layers_to_adapt(built, training.get("lora_targets", ""))
+        built.requires_grad_(False)
+        for name in head_of(built):
+            built.get_submodule(name).requires_grad_(True)
+    elif patterns := training.get("freeze"):
+        freeze(built, patterns)
+    if training.get("quantize_base"):
+        require_layers(built)
+    if decay := training.get("layer_decay"):
+        require_blocks(built, usual_blocks(built), decay)
+    require_attention(built, training.get("attention", "auto"))
 
 
 def _tokens_in(tokenizer: str) -> int:

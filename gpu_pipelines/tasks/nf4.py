@@ -104,6 +104,11 @@ def round_weights(model: nn.Module) -> None:
         linear.weight.data = matrix.t().contiguous() if _lies_other_way(linear) else matrix
 
 
+def require_layers(model: nn.Module) -> None:
+    """Checks that a model, with or without weights, has layers to quantize; raises UserError if not."""
+    _layers(model)
+
+
 def _matrix_of(linear: Any) -> torch.Tensor:
     """The weight of a linear layer, of shape (outputs, inputs)."""
     weight: torch.Tensor = linear.weight.detach()

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from gpu_pipelines.errors import UserError
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -219,15 +221,38 @@ class Recipe(ABC):
         Args:
             model: from `build_model`.
         """
-        named = set(getattr(model, "_no_split_modules", None) or ())
-        found = [module for module in model.modules() if type(module).__name__ in named]
-        if found:
-            holders = {
-                id(module) for module in found for inner in module.modules() if inner in found and inner is not module
-            }
-            return [module for module in found if id(module) not in holders]
-        lists = [_layers(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
-        return max((each for each in lists if len(each) > 1), key=_parameters, default=[])
+        return usual_blocks(model)
+
+
+def usual_blocks(model: nn.Module) -> list[nn.Module]:
+    """The repeated layers of a model, as `Recipe.blocks` has them by default."""
+    named = set(getattr(model, "_no_split_modules", None) or ())
+    found = [module for module in model.modules() if type(module).__name__ in named]
+    if found:
+        holders = {
+            id(module) for module in found for inner in module.modules() if inner in found and inner is not module
+        }
+        return [module for module in found if id(module) not in holders]
+    lists = [_layers(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+    return max((each for each in lists if len(each) > 1), key=_parameters, default=[])
+
+
+def require_blocks(model: nn.Module, blocks: Sequence[nn.Module], decay: float) -> None:
+    """Checks that learning rates can fall from layer to layer of a model.
+
+    Args:
+        model: as built, with or without weights.
+        blocks: its repeated layers.
+        decay: the parameter `layer_decay`, not 0.
+
+    Raises:
+        UserError: it has none, or shares one, as ALBERT does.
+    """
+    if not blocks:
+        raise UserError(
+            f"layer_decay is {decay:g}, and {type(model).__name__} has no repeated layers with weights of their own.",
+            "Leave it at 0. A recipe of your own can name the layers of its model (`blocks`).",
+        )
 
 
 def _layers(module: nn.Module) -> list[nn.Module]:

@@ -374,9 +374,8 @@ class TrainingSettings:
             return found
         from gpu_pipelines.tasks.model_check import problems_of_configuration
 
-        names = {"lora_targets": self.lora_targets if self.lora_rank else "", "frozen": self.freeze}
         return problems_of_configuration(
-            task_named(task), self.model, sequence_length, tokenizer, packing=packing, **names
+            task_named(task), self.model, sequence_length, tokenizer, packing=packing, training=asdict(self)
         )
 
     def problems_on(self, processes: int) -> list[str]:

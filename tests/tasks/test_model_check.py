@@ -213,6 +213,30 @@ def test_names_that_the_model_lacks_are_refused_before_anything_is_prepared(tmp_
         assert told in said
 
 
+@pytest.mark.parametrize(
+    ("kind", "given", "told"),
+    [
+        ("resnet", {"lora_rank": 4}, "ForImageClassification has no linear layers that adapters could be added to."),
+        ("resnet", {"attention": "sdpa"}, "attention is sdpa"),
+        ("resnet", {"attention": "flash_attention_2"}, "which ResNetForImageClassification does not have."),
+        ("vit", {"attention": "sdpa"}, ""),
+        ("vit", {"lora_rank": 4, "quantize_base": "nf4"}, "has no frozen linear layer whose width is a multiple of 64"),
+        ("vit", {"freeze": "vit.*", "layer_decay": 0.5}, ""),
+        ("resnet", {"layer_decay": 0.5}, ""),
+        ("albert", {"layer_decay": 0.5}, "AlbertForSequenceClassification has no repeated layers with weights"),
+    ],
+)
+def test_layers_that_the_model_lacks_are_told_before_anything_is_prepared(
+    tmp_path: Path, kind: str, given: dict[str, Any], told: str
+) -> None:
+    shape = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]} if kind == "resnet" else SMALL
+    place = written(tmp_path / kind, transformers.AutoConfig.for_model(kind, **shape))
+    task = "text_classification" if kind == "albert" else "image_classification"
+    said = TrainingSettings(model=place, **given).problems_here(task, 0)
+    assert told in " ".join(said)
+    assert bool(said) == bool(told), said
+
+
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
 def test_quantized_weights_are_refused(tmp_path: Path, method: str) -> None:
     held = {"quant_method": method, "load_in_4bit": True, "bits": 4}

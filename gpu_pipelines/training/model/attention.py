@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import nn
 
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.attention import NAMES, use_attention
 from gpu_pipelines.training.machine.local_devices import Devices
 
-#: What transformers calls them.
-_NAMES = {"flash_attention_2": "flash_attention_2", "sdpa": "sdpa", "flex": "flex_attention", "eager": "eager"}
 #: Those that have no backward pass on CPUs.
 _OF_GPUS = ("flash_attention_2", "flex")
 #: First compute capability that FlashAttention 2 has kernels for: Ampere. Source: its README.
@@ -37,23 +35,13 @@ def choose_attention(model: nn.Module, asked: str, device: torch.device, precisi
         return
     if asked in _OF_GPUS and device.type == "cpu" and devices.rehearsal:
         own = getattr(getattr(model, "config", None), "_attn_implementation", "")
-        own = own if own in _NAMES else "sdpa"
+        own = own if own in NAMES else "sdpa"
         if torch.distributed.get_rank() == 0:
             print(f"attention is {asked}, which CPUs do not train with; the rehearsal takes {own}", flush=True)
         asked = own
     if missing := _what_is_missing(asked, device, precision):
         raise UserError(f"attention is {asked}, {missing}.", "Give auto, or sdpa.")
-    name, change = _NAMES[asked], getattr(model, "set_attn_implementation", None)
-    kind = type(model).__name__
-    if change is None:
-        raise UserError(f"attention is {asked}, and {kind} has no choice of attention.", "Give auto.")
-    try:
-        change(name)
-    except (ValueError, ImportError) as error:
-        raise UserError(f"attention is {asked}: {first_line(error)}", "Give auto, or sdpa.") from None
-    config: Any = model.config
-    if config._attn_implementation != name:
-        raise UserError(f"attention is {asked}, which {kind} does not have.", "Give auto.")
+    use_attention(model, asked)
 
 
 def _what_is_missing(asked: str, device: torch.device, precision: str) -> str:

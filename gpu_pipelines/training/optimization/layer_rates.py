@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.recipe import require_blocks
 
 
 def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dict[str, float]:
@@ -25,11 +25,7 @@ def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dic
     Raises:
         UserError: the model has no layers, or shares one, as ALBERT does.
     """
-    if not blocks:
-        raise UserError(
-            f"layer_decay is {decay:g}, and {type(model).__name__} has no repeated layers with weights of their own.",
-            "Leave it at 0. A recipe of your own can name the layers of its model (`blocks`).",
-        )
+    require_blocks(model, blocks, decay)
     number_of = {id(weight): number for number, block in enumerate(blocks, 1) for weight in block.parameters()}
     head, reached, scales = len(blocks) + 1, 0, {}
     for name, weight in model.named_parameters():
