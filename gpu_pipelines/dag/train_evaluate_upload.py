@@ -91,7 +91,8 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     if not found and not training.recipe:
         from gpu_pipelines.data.source_check import model_problems_here
 
-        found += model_problems_here(fields_from(PrepareSettings, arguments), training.model)
+        prepare = fields_from(PrepareSettings, arguments)
+        found += model_problems_here(prepare, training.model, training.augmentation)
     if uri := arguments.get("checkpoint_uri"):
         task = fields_from(PrepareSettings, arguments).task
         shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)

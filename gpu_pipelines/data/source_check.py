@@ -43,8 +43,8 @@ def problems_here(settings: PrepareSettings) -> list[str]:
     return found
 
 
-def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
-    """What is wrong with a model for the columns of the source, where that is a table in files."""
+def model_problems_here(settings: PrepareSettings, model: str, augmentation: str = "") -> list[str]:
+    """What is wrong with a model, and changes of images, for the columns of the source, if that is a table in files."""
     kind, task = source_of(settings.source), task_named(settings.task)
     if type(task).model_problems is Task.model_problems:  # it has none to tell, and listing a bucket may take minutes
         return []
@@ -55,7 +55,12 @@ def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
     source = kind.open(settings, Path())
     if source.format not in TABLES or not len(source):
         return []
-    return task.model_problems(settings, columns_read(source, settings), model)
+    columns = columns_read(source, settings)
+    found = list(task.model_problems(settings, columns, model))
+    if augmentation and not task.learns_from_images(settings, columns):
+        told = f"augmentation is {augmentation!r}, which changes images, and {settings.source} is not learned from any."
+        found.append(f"{told} Leave it empty.")
+    return found
 
 
 def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> None:

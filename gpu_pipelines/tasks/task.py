@@ -223,6 +223,15 @@ class Task:
         """
         return self.takes_lists and "list" in kind.partition("<")[0]
 
+    def learns_from_images(self, settings: PrepareSettings, columns: Sequence[str]) -> bool:
+        """Whether images of a table are learned from, for a task that also takes other rows.
+
+        Args:
+            settings: all parameters of the preparation.
+            columns: the columns to read, from `columns_of`.
+        """
+        return columns[0] == settings.image_column
+
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
         """Problems with using a model for the columns of a table, each with what to do.
 

@@ -92,6 +92,8 @@ def test_a_model_that_does_not_learn_from_the_columns_is_refused(here: Path) -> 
     with pytest.raises(UserError, match=r"learned from the texts in 'text'\. Give bert-micro, bert-base\."):
         check(**given, model="mlp-small")
     assert check(**given, model="bert-micro").parameters["prepare"] == {}
+    with pytest.raises(UserError, match=r"changes images, and films\.csv is not learned from any\. Leave it empty\."):
+        check(**given, model="bert-micro", advanced={"augmentation": "flip"})
     (here / "sizes.csv").write_text("size,stars\n" + "".join(f"{n},{n}\n" for n in range(9)))
     with pytest.raises(UserError, match=r"learned from numbers\. Give mlp-small, linear\."):
         check(**{**given, "source": "sizes.csv"}, model="bert-micro")

@@ -77,8 +77,11 @@ class MultiLabelTask(Task):
         choices = [texts] if settings.text_pair_column else [images, texts]
         return [tuple(dict.fromkeys(choice)) for choice in choices]
 
+    def learns_from_images(self, settings: PrepareSettings, columns: Sequence[str]) -> bool:
+        return columns[0] == settings.image_column and not settings.text_pair_column
+
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
-        are_images = columns[0] == settings.image_column and not settings.text_pair_column
+        are_images = self.learns_from_images(settings, columns)
         fit: Task = ImageClassificationTask(self.name) if are_images else TextClassificationTask(self.name)
         if model not in self.models or model in fit.models:
             return []

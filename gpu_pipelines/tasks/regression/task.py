@@ -98,10 +98,13 @@ class RegressionTask(Task):
             raise UserError(f"The source {settings.source} has no column to learn from.", self.remedy_for_columns)
         return tuple(dict.fromkeys((*others, *named)))
 
+    def learns_from_images(self, settings: PrepareSettings, columns: Sequence[str]) -> bool:
+        return columns[0] == settings.image_column and not settings.feature_names
+
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
         kind: str = "numbers"
         fit: tuple[str, ...] = _OF_NUMBERS
-        if not settings.feature_names and columns[0] == settings.image_column:
+        if self.learns_from_images(settings, columns):
             kind, fit = f"the images in {columns[0]!r}", ImageClassificationTask.models
         elif not settings.feature_names and columns[0] == settings.text_column:
             kind, fit = f"the texts in {columns[0]!r}", TextClassificationTask.models
