@@ -408,6 +408,9 @@ def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(
     assert "test_source=gs://b/test" in words
     assert "model_name=photos" in words, "that a folder has this name is chance"
     assert not any(word.startswith(("registry=", "tracking=")) for word in words)
+    for source in ("photos/*.csv", "s3://b/photos"):
+        request = Request("train_evaluate_upload", given={**given, "test_source": source})
+        assert not any("BUCKET" in each or "vertex" in each for each in next_commands(run, request, LocalOptions()))
 
 
 def test_the_images_of_a_table_are_copied_with_it(

@@ -15,6 +15,7 @@ from gpu_pipelines.artifacts.checkpoint_lock import LOCK
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
+from gpu_pipelines.dag.places import DATA
 from gpu_pipelines.errors import InvalidRequestError, UnfitParametersError, UserError, said_by
 from gpu_pipelines.evaluation.user_function import file_of
 from gpu_pipelines.registry import is_local
@@ -70,10 +71,12 @@ def _commands(record: RunRecord, request: Request, options: Options, target: str
         for name in ("source", "test_source") if not request.is_own else ():
             if name in here and not record.parameters.get("image_root"):
                 here[name] = here[name].with_images(str(record.parameters.get("image_column", "")))
+        there = replace(request, given=_given_there(request.given, here, target))
+        if not _is_found_there(record, there):
+            return
         if here:
             copied = dict.fromkeys(path for each in here.values() for path in each.paths)
             yield shlex.join(["gcloud", "storage", "cp", "--recursive", *copied, f"{_BUCKET}/"])
-        there = replace(request, given=_given_there(request.given, here, target))
         yield shlex.join([*_again(there), "--target", target, "--accelerator", _GPU])
 
 
@@ -156,6 +159,16 @@ def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied], targe
         "tracking": problems_of_tracking(str(given.get("tracking", "")), target, is_here=False),
     }
     return {name: here[name].place if name in here else value for name, value in given.items() if not is_lost.get(name)}
+
+
+def _is_found_there(record: RunRecord, there: Request) -> bool:
+    """Whether the data of a request is read on other machines: not that of a database here, or of a pattern."""
+    from gpu_pipelines.data.sources.sources import source_of
+
+    if there.is_own:
+        return True
+    places = load_request(there.pipeline).places({**record.parameters, **there.given})
+    return all(source_of(place.uri).is_read_anywhere(place.uri) for place in places if place.kind == DATA)
 
 
 def _is_function_here(value: str) -> bool:
