@@ -19,6 +19,8 @@ DOCUMENTS = (EVALUATION, MODEL_CARD)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: Index of the weights of a large model: the files into which `save_pretrained` split them, by weight.
 INDEX = "model.safetensors.index.json"
+#: The description of a model in the format of another program, beside its files; see gpu_pipelines/exporting.
+EXPORT = "export.json"
 LABELS_LISTED = 50
 
 

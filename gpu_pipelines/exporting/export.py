@@ -18,6 +18,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.exported_model import EXPORT
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
@@ -33,8 +34,6 @@ from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES, copy_files
 
-#: The description of an export, beside its files.
-EXPORT = "export.json"
 _SCRATCH = ".export"
 #: Files that go with an ONNX graph; GGUF has all of this in one file.
 _BESIDE = ("config.json", "generation_config.json", PREPROCESSOR, *TOKENIZER_FILES)

@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gpu_pipelines.artifacts.documents import read_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.exported_model import EXPORT
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.tasks import TASKS, task_named
+
+#: The formats of `models export` by the suffix of their files: the title, and a program that runs it.
+_EXPORTS = {".onnx": ("ONNX", "ONNX Runtime"), ".gguf": ("GGUF", "llama.cpp")}
 
 
 def why_not_served(model: Path) -> str:
@@ -45,7 +50,9 @@ def task_of(directory: Path) -> str:
         evaluation = Evaluation.load(directory)
         if why := _why_refused(evaluation):
             raise _not_served(directory, why)
+        _require_no_export(directory)
         return evaluation.task
+    _require_no_export(directory)
     try:
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         names = ", ".join(map(str, config["architectures"]))
@@ -59,6 +66,20 @@ def task_of(directory: Path) -> str:
     learned = f" and the problem_type {problem}" if (problem := config.get("problem_type")) else ""
     classes = " and a single class" if len(config.get("id2label") or ()) == 1 else ""
     raise _not_served(directory, f"has the architecture {names}{learned}{classes}")
+
+
+def _require_no_export(directory: Path) -> None:
+    """Raises UserError for a folder with a model in the formats of `models export` alone."""
+    if any(directory.glob("*.safetensors")):
+        return
+    for suffix, (title, runner) in _EXPORTS.items():
+        if file := next(directory.glob(f"*{suffix}"), None):
+            content = read_document(directory / EXPORT, "export") if (directory / EXPORT).is_file() else {}
+            raise UserError(
+                f"{directory} has {content.get('model', 'a model')} as {title}, which this server does not run.",
+                "Serve the version that it was exported from: gpu-pipelines serve NAME@VERSION. "
+                f"{runner} runs {file.name}.",
+            )
 
 
 def _not_served(directory: Path, why: str) -> UserError:

@@ -22,6 +22,7 @@ from conftest import gpu_pipelines, storage_emulator
 from exported_models import MODELS, export
 from server_process import PREDICT, Server, started, wait_until_ready
 
+from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.cli.serve import place_of_model
 from gpu_pipelines.errors import UserError
@@ -234,6 +235,16 @@ def _of_another_program(directory: Path, **said: Any) -> Path:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, **said}), encoding="utf-8")
     return model
+
+
+def test_an_export_is_told_with_what_serves_its_model(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").touch()
+    with pytest.raises(UserError, match=r"has a model as ONNX, which this server does not run\."):
+        task_of(tmp_path)
+    write_document(tmp_path / "export.json", {"model": "digits version 3"})
+    with pytest.raises(UserError, match="has digits version 3 as ONNX") as refused:
+        task_of(tmp_path)
+    assert "gpu-pipelines serve NAME@VERSION. ONNX Runtime runs model.onnx." in refused.value.remedy
 
 
 def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
