@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from datetime import datetime, timedelta, timezone
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.files_read import FilesOfSources
@@ -27,6 +30,8 @@ from gpu_pipelines.tasks.formats import FORMATS
 from gpu_pipelines.tasks.regression.prepare import number_in
 
 _AT_ONCE = 64
+#: Fewest hashes that are sorted in among the others at a time.
+_ADDED_AT_ONCE = 1 << 20
 NOT_JSON, NO_REQUEST = "request is no JSON", "request cannot be predicted"
 
 
@@ -204,22 +209,48 @@ def _first_lacked(values: Mapping[str, Any], columns: Sequence[str]) -> str | No
 def _take_sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> None:
     """Keeps the rows with the smallest hashes of their contents, each content once; an unreadable row by its place."""
     heap: list[tuple[int, int, Live | Problem]] = []
-    seen = Counter[int]()
+    # Only of the kept ones: the largest kept hash never grows, so what was left out once does not come back.
+    times: dict[int, int] = {}
+    seen, every = _Distinct(), 0
     for number, row in enumerate(live):
         found.unread += isinstance(row, Problem)
         place = _hash([row.reason, number] if isinstance(row, Problem) else row.value)
-        seen[place] += 1
-        if seen[place] > 1:
-            found.repeated += 1
+        seen.add(place)
+        every += 1
+        if place in times:
+            times[place] += 1
             continue
-        found.rows += 1
         # heapq keeps the smallest first.
         if len(heap) < most:
             heapq.heappush(heap, (-place, number, row))
         elif -place > heap[0][0]:
-            heapq.heapreplace(heap, (-place, number, row))
+            del times[-heapq.heapreplace(heap, (-place, number, row))[0]]
+        else:
+            continue
+        times[place] = 1
+    found.rows = seen.count()
+    found.repeated = every - found.rows
     heap.sort(key=lambda each: -each[0])
-    found.kept, found.times = [row for _, _, row in heap], [seen[-place] for place, _, _ in heap]
+    found.kept, found.times = [row for _, _, row in heap], [times[-place] for place, _, _ in heap]
+
+
+class _Distinct:
+    """Counts distinct hashes, in eight bytes each; a Counter takes over a hundred."""
+
+    def __init__(self) -> None:
+        self._sorted, self._added = np.empty(0, np.uint64), array("Q")
+
+    def add(self, number: int) -> None:
+        self._added.append(number)
+        if len(self._added) > max(_ADDED_AT_ONCE, len(self._sorted)):
+            self.count()
+
+    def count(self) -> int:
+        # np.unique makes a set of them first.
+        both = np.concatenate([self._sorted, np.frombuffer(self._added, np.uint64)])
+        both.sort()
+        self._sorted, self._added = both[np.diff(both, prepend=~both[:1]) != 0], array("Q")
+        return len(self._sorted)
 
 
 def _hash(value: Any) -> int:

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import sys
+from collections import Counter
 from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
@@ -24,7 +25,9 @@ from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.cli.models import _print_findings
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.drift import live_rows
 from gpu_pipelines.drift.check import DriftCheck, check_for_drift
+from gpu_pipelines.drift.live_rows import Live, LiveRows, _take_sample
 from gpu_pipelines.drift.report import write_report
 from gpu_pipelines.drift.settings import DriftSettings
 from gpu_pipelines.errors import UserError
@@ -191,6 +194,18 @@ def test_prompts_that_were_learned_with_several_answers_are_one_row_as_they_are_
     # The shortest prompts are the same now and then.
     assert 380 < found.rows_used < 400
     assert found.rows_used + found.rows_repeated == len(lines)
+
+
+def test_rows_are_counted_exactly_though_their_hashes_are_sorted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_rows, "_ADDED_AT_ONCE", 16)
+    values = np.random.default_rng(0).integers(0, 300, 1000).tolist()
+    counts = Counter(values)
+    for most in (5, 200, 1000):
+        found = LiveRows()
+        _take_sample((Live({"x": value}) for value in values), most, found)
+        assert (found.rows, found.repeated) == (len(counts), 1000 - len(counts))
+        assert len(found.kept) == min(most, len(counts))
+        assert [counts[live.value["x"]] for live in found.kept if isinstance(live, Live)] == found.times
 
 
 def test_numbers_that_came_with_several_results_are_one_row(tmp_path: Path) -> None:
