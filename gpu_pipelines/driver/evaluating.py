@@ -55,6 +55,8 @@ def evaluate(
 
     settings = settings_given(EvaluationSettings, parameters, registry=registry_of_project())
     given = [checkpoints] if isinstance(checkpoints, str | PathLike) else list(checkpoints)
+    if processes is not None and processes < 1:
+        raise UserError(f"processes is {processes}.", "Give at least 1, or leave it out.")
     if not given:
         raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")
     places = named_places([fspath(each) for each in given])

@@ -82,6 +82,8 @@ def test_what_cannot_be_evaluated_is_told(numbers: Path, checkpoints: Path, tmp_
         gpu_pipelines.evaluate(numbers, checkpoints, gates=True)
     with pytest.raises(UserError, match=r"There is no parameter 'regsitry'\. Did you mean 'registry'"):
         gpu_pipelines.predict("digits", "sample:digits", str(tmp_path / "predicted"), regsitry="registry")
+    with pytest.raises(UserError, match=r"processes is -1\."):
+        gpu_pipelines.evaluate(numbers, checkpoints, processes=-1)
     with pytest.raises(UserError, match="No model is named"):
         gpu_pipelines.predict("", "sample:digits", tmp_path / "predicted")
     with pytest.raises(UserError, match="accuracy"):
