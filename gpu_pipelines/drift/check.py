@@ -32,6 +32,8 @@ DOCUMENT = "drift.json"
 DRIFT, NO_DRIFT, TOO_FEW = "drift", "no drift", "too few rows"
 _UNUSABLE = "rows that cannot be used"
 _NAMED = 3
+#: Most findings of a representation, and most characters of each.
+_MOST_SHOWN, _MOST_CHARACTERS = 8, 110
 #: Most pixels of an image; the server, which others share, accepts fewer.
 _MOST_PIXELS = 178_956_970
 
@@ -86,6 +88,12 @@ class DriftCheck:
 
     def save(self, path: Path) -> None:
         write_document(path, asdict(self))
+
+    def __repr__(self) -> str:
+        told = [f"{each.name}: {each.before}, now {each.now}" for each in self.drifted[:_MOST_SHOWN]]
+        more = [f"and {len(self.drifted) - _MOST_SHOWN} more"] if len(self.drifted) > _MOST_SHOWN else []
+        lines = [f"DriftCheck of {self.rows_used:,} rows, {self.reason}", *(line[:_MOST_CHARACTERS] for line in told)]
+        return "\n  ".join([*lines, *more])
 
 
 def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None) -> DriftCheck:

@@ -52,6 +52,12 @@ class Exported:
     place: str
     content: dict[str, Any]
 
+    def __repr__(self) -> str:
+        told = self.content
+        before, after = (figure(told[when][told["metric"]]) for when in ("before", "after"))
+        metric = f"{told['metric']} {before} before, {after} after, on {told['rows']:,} test rows"
+        return f"Exported {told['model']} as {told['format']} in {told['dtype']} to {self.place}: {metric}"
+
 
 def export_model(model: Path, title: str, dataset: Dataset, settings: ExportSettings) -> Exported:
     """Writes a model in another format, scores it on the test rows, and keeps it if it lost no more than allowed.

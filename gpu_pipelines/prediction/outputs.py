@@ -55,6 +55,10 @@ class OutputFile:
     sha256: str
 
 
+#: Most reasons of a representation.
+_MOST_SHOWN = 8
+
+
 @dataclass(frozen=True)
 class Predictions:
     """The document of predictions.
@@ -88,6 +92,13 @@ class Predictions:
     @property
     def rows_rejected(self) -> int:
         return sum(self.rejected.values())
+
+    def __repr__(self) -> str:
+        where = self.table or f"{self.parameters.get('output', '')} ({len(self.files)} files)"
+        why = [f"{count:,} rejected: {reason}" for reason, count in list(self.rejected.items())[:_MOST_SHOWN]]
+        more = [f"and {len(self.rejected) - _MOST_SHOWN} more reasons"] if len(self.rejected) > _MOST_SHOWN else []
+        predicted = f"{self.rows_predicted:,} of {self.rows_read:,} rows of {self.source}"
+        return "\n  ".join([f"Predictions of {predicted}, in {where}", *why, *more])
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Predictions:

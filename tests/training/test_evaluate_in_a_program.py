@@ -10,8 +10,12 @@ from trainings import train_here
 
 import gpu_pipelines
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.drift.check import DriftCheck
+from gpu_pipelines.drift.comparison import Finding
 from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.exporting.export import Exported
 from gpu_pipelines.notebook_html import MOST_ROWS, curve, link, table
+from gpu_pipelines.prediction.outputs import OutputFile, Predictions
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.result import Trial, TuningResult
 
@@ -119,6 +123,20 @@ def test_plans_registries_and_searches_are_shown(tmp_path: Path) -> None:
     assert seen[0] == "trial 2 of 4: loss on val 0.5000"
     assert seen.index("★") < seen.index("0.3") < seen.index("0.4")
     assert "loss on val: 0.5 to 0.75" in seen
+
+
+def test_checks_predictions_and_exports_fit_a_screen() -> None:
+    found = [Finding(f"x{number}", "inputs", "KS", 0.0, 0.0, 1.0, True, "1" * 99, "2" * 99) for number in range(400)]
+    check = DriftCheck("drift", "drift: …", "regression", {}, "a", False, "", 9, 9, 0, {}, 9, "", 0.01, 0.1, found)
+    rejected, files = {f"reason {number}": number for number in range(99)}, [OutputFile("x.jsonl", 1, "0" * 64)] * 999
+    predicted = Predictions("regression", {}, "new.csv", "", 9000, 4149, rejected, {}, {"output": "scores"}, files)
+    told = {"format": "onnx", "dtype": "f32", "model": "houses version 1", "metric": "rmse", "rows": 39}
+    exported = Exported("onnx", {**told, "before": {"rmse": 0.1404}, "after": {"rmse": 0.1405}, "files": {}})
+    assert [len(repr(each).splitlines()) for each in (check, predicted, exported)] == [10, 10, 1]
+    assert "and 392 more" in repr(check)
+    assert repr(predicted).startswith("Predictions of 4,149 of 9,000 rows of new.csv, in scores (999 files)\n")
+    assert repr(exported).endswith("as onnx in f32 to onnx: rmse 0.1404 before, 0.1405 after, on 39 test rows")
+    assert all(len(repr(each)) < 1200 for each in (check, predicted, exported))
 
 
 def test_what_is_shown_is_text_and_tables_end() -> None:
