@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
-from gpu_pipelines.errors import DamagedError, InvalidRequestError, NewerFormatError, UserError
+from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
@@ -198,28 +198,8 @@ class Promotion:
         return [CHALLENGER, CHAMPION] if leads else [CHALLENGER]
 
 
-def _of_named_model(method: Callable[..., Any]) -> Callable[..., Any]:
-    """A method of a registry whose first argument is the name of a model, which it checks."""
-
-    @wraps(method)
-    def called(registry: Registry, name: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(name, str):
-            raise InvalidRequestError(
-                f"The name of a model is text; got {name!r:.80}.", "names() lists those there are."
-            )
-        return method(registry, name, *args, **kwargs)
-
-    return called
-
-
 class Registry(ABC):
     """Holds versions of models."""
-
-    def __init_subclass__(cls) -> None:
-        super().__init_subclass__()
-        # A program may have None for a name; each kind of registry would fail in a way of its own, or find nothing.
-        for name in {"where", "versions", "version", "aliases"} & vars(cls).keys():
-            setattr(cls, name, _of_named_model(vars(cls)[name]))
 
     @abstractmethod
     def require_writable(self) -> None:
