@@ -73,7 +73,7 @@ class TextTask(ABC):
         The result depends only on the model and these prompts, not on earlier calls.
 
         Args:
-            loaded: a `gpu_pipelines.evaluation.models.Loaded`, on its device, in evaluation mode.
+            loaded: a `gpu_pipelines.evaluation.models.loading.Loaded`, on its device, in evaluation mode.
             prompts: tokens of each prompt.
             most: most tokens to write for each; fewer if the model has no more room.
 
