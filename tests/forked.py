@@ -67,6 +67,7 @@ def run_module(
     """
     os.environ.clear()
     os.environ.update(environment)
+    tempfile.tempdir = None  # it was read from the environment of the process that this one is a copy of
     if disk[0]:
         _mount_disk(*disk)
     os.chdir(cwd)
