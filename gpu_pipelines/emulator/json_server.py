@@ -61,6 +61,10 @@ class JsonHandler(BaseHTTPRequestHandler):
 
 
 class _Server(ThreadingHTTPServer):
+    # An upload comes by dozens of connections at once. Of more than these the kernel lets the rest try again, after
+    # seconds or, where it has acknowledged them, after a minute.
+    request_queue_size = 128
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """As in http.server; a client that hangs up is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
+from gpu_pipelines.emulator.json_server import JsonHandler, server_of
 from gpu_pipelines.emulator.storage.bucket_files import HERE
 from gpu_pipelines.emulator.storage.service import Storage, StorageAnswer
 
@@ -182,6 +185,13 @@ def write_until_killed(storage: Storage, turn: int, tell: int) -> None:
     for number in range(100_000):
         storage.put(f"{turn}/{number % 50}", b"%d" % number * 1000)
         os.write(tell, b"%d\n" % number)
+
+
+def test_a_hundred_clients_may_come_at_once() -> None:
+    """As those of an upload do: a client that the kernel turns away tries again seconds later, then a minute later."""
+    with server_of(JsonHandler) as server, ExitStack() as clients:
+        for _ in range(100):
+            clients.enter_context(socket.create_connection(server.server_address[:2], timeout=0.2))
 
 
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
