@@ -22,6 +22,7 @@ from gpu_pipelines.targets.own.references import (
     require_conditions,
     require_fields,
     require_inputs,
+    require_own_items,
     require_steps,
 )
 from gpu_pipelines.targets.own.steps import Step, steps_in
@@ -103,6 +104,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         documents = documents_of(text)
         OwnPipeline(documents).name  # noqa: B018 (a file that is not a pipeline has none)
         require_steps(documents[0], place)
+        require_own_items(documents[0], place)
         is_mended = mend_fields(documents[0])
         require_inputs(documents[0], place)
         require_fields(documents[0], place)

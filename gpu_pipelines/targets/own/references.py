@@ -69,6 +69,36 @@ def require_fields(spec: Mapping[str, Any], place: str) -> None:
                 )
 
 
+def require_own_items(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that no loop is within a loop over the same list.
+
+    Args:
+        spec: the pipeline.
+        place: origin of the pipeline, for the message.
+
+    Raises:
+        UserError: one is. KFP gives the items of both loops one name, so that steps get the inner one for both.
+    """
+
+    def look(part: Mapping[str, Any], around: frozenset[str]) -> None:
+        for task, placed in part.get("dag", {}).get("tasks", {}).items():
+            item = (placed.get("parameterIterator") or placed.get("artifactIterator") or {}).get("itemInput", "")
+            if item in around:
+                raise UserError(
+                    f"{place}: {task} is a loop within a loop over the same list. KFP gives steps the inner item for "
+                    "both.",
+                    "Put the inner loop into a pipeline of its own (@dsl.pipeline), and call it with the list and the "
+                    "outer item.",
+                )
+            within = spec["components"][placed["componentRef"]["name"]]
+            inputs = within.get("inputDefinitions", {})
+            # A pipeline within this one has inputs of its own names.
+            is_group = all(name.startswith(_CHANNEL) for kind in inputs.values() for name in kind)
+            look(within, around | {item} - {""} if is_group else frozenset())
+
+    look(spec["root"], frozenset())
+
+
 def require_conditions(spec: Mapping[str, Any], place: str) -> None:
     """Checks that the conditions of branches can be read.
 
