@@ -477,8 +477,16 @@ def within(numbers: list, outer: int):
         total(numbers=[outer, inner])
 
 
+@dsl.pipeline(name="fixed")
+def fixed():
+    with dsl.ParallelFor([1, 2]) as inner:
+        total(numbers=[inner])
+
+
 @dsl.pipeline(name="confused")
 def confused(numbers: list, wanted: bool = True):
+    with dsl.ParallelFor([1, 2]):
+        fixed()
     with dsl.ParallelFor(numbers) as outer:
         GIVEN
 """

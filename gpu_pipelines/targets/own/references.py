@@ -91,9 +91,9 @@ def require_own_items(spec: Mapping[str, Any], place: str) -> None:
                     "outer item.",
                 )
             within = spec["components"][placed["componentRef"]["name"]]
-            inputs = within.get("inputDefinitions", {})
-            # A pipeline within this one has inputs of its own names.
-            is_group = all(name.startswith(_CHANNEL) for kind in inputs.values() for name in kind)
+            names = [name for kind in within.get("inputDefinitions", {}).values() for name in kind]
+            # A pipeline within this one has none, or inputs of its own names.
+            is_group = bool(names) and all(name.startswith(_CHANNEL) for name in names)
             look(within, around | {item} - {""} if is_group else frozenset())
 
     look(spec["root"], frozenset())
