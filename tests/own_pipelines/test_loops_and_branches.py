@@ -429,11 +429,11 @@ def groups(numbers: List[int] = [1, 2], wanted: bool = True) -> str:
                 say(text=letter, numbers=numbers)
     with dsl.Else():
         say(text="neither")
-    with dsl.ParallelFor([{"title": "b", "rate": "1"}, {"title": "c", "rate": "2"}]) as item:
+    with dsl.ParallelFor([{"title": "b", "rate": 1, "sizes": []}, {"title": "c", "rate": 2, "sizes": [3]}]) as item:
         with dsl.If(wanted == True):
             say(text=item.title)
-            with dsl.If(item.rate == "2"):
-                say(text=f"fast {item.title}")
+            with dsl.If(item.rate == 2):
+                say(text=f"fast {item.title}", numbers=item.sizes)
     return after.output
 """
 SAID_IN_GROUPS = """
@@ -442,7 +442,7 @@ a [1, 2]
 after the loop []
 b []
 c []
-fast c []
+fast c [3]
 one []
 two []
 wanted 1 []

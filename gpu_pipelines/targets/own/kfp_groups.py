@@ -16,12 +16,14 @@ def mended_groups() -> Iterator[None]:
     (https://github.com/kubeflow/pipelines/issues/13273).
     """
     from kfp.compiler import compiler_utils
+    from kfp.dsl.for_loop import LoopArgumentVariable
     from kfp.dsl.tasks_group import Elif, Else
 
     changes: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
         (Elif, "__init__", _following_a_branch),
         (Else, "__init__", _following_a_branch),
         (Elif, "__exit__", _closing_its_branches),
+        (LoopArgumentVariable, "__init__", _of_its_own_type),
         (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
     )
     if Elif.__exit__.__module__ == __name__:  # this file is run by another that is a pipeline
@@ -58,6 +60,21 @@ def _following_a_branch(original: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(branches, ConditionBranches) and isinstance(branches.groups[-1], Elif):
             pipeline.groups.append(branches)
         original(branch, *given, **named)
+
+    return begin
+
+
+def _of_its_own_type(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Gives a field of an item that is written in the pipeline the type of its values; KFP gives that of the first."""
+
+    def begin(field: Any, loop_argument: Any, subvar_name: str) -> None:
+        original(field, loop_argument, subvar_name)
+        items = loop_argument.items_or_pipeline_channel
+        if isinstance(items, list):
+            kinds = {type(item[subvar_name]) for item in items if isinstance(item, dict) and subvar_name in item}
+            kinds = {float} if kinds == {int, float} else kinds
+            if len(kinds) == 1:
+                field.channel_type = kinds.pop().__name__
 
     return begin
 
