@@ -67,15 +67,14 @@ def evaluate(
         rows = dataset_to_evaluate(fspath(dataset))
         own = bool(settings.scoring_function)
         directories = local_checkpoints(places, scratch / "checkpoints", has_own_scores=own)
-        folder = Path(output) if output is not None else scratch / "output"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = Path(output) if output is not None else scratch
         found = evaluate_checkpoints(settings, rows, directories, folder / MODEL, processes)
         write_report(found, rows, folder / REPORT)
     return found
 
 
 def _require_free(folder: Path) -> None:
-    """Checks that an evaluation may be written there."""
+    """Makes a folder, and checks that an evaluation may be written there."""
     if there := [name for name in (MODEL, REPORT) if (folder / name).exists()]:
         raise UserError(f"The folder {folder} has {' and '.join(there)} already.", "Give another output.")
     try:
