@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import runpy
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
-from kfp import dsl
+from kfp import compiler, dsl
 from kfp.local import config, logging_utils
 
 from gpu_pipelines.errors import UserError
@@ -360,6 +361,21 @@ def test_a_step_gets_the_field_of_an_item_in_a_text_or_a_dictionary_though_kfp_l
         "rate 1 0 {}",
         "rate 2 0 {}",
     ]
+
+
+IN_A_BRANCH = """
+        with dsl.If(wanted == True):
+            say(text=f"rate {item.rate}")
+"""
+
+
+def test_a_field_that_kfp_has_lost_in_a_compiled_file_is_refused(tmp_path: Path) -> None:
+    before = FIELDS[: FIELDS.index("        say(rate=item.rate")].replace("fields()", "fields(wanted: bool)")
+    (tmp_path / "fields.py").write_text(before + IN_A_BRANCH)
+    compiler.Compiler().compile(runpy.run_path(str(tmp_path / "fields.py"))["fields"], str(tmp_path / "fields.yaml"))
+    done = gpu_pipelines("compile", "fields.yaml", "--target", "vertex", "-o", "placed.yaml", cwd=tmp_path)
+    assert done.status == 2, done.out + done.err
+    assert "KFP loses 'rate' of a loop's item for " in done.err
 
 
 IN_GROUPS = """

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from gpu_pipelines.targets.kfp_parts import replaced
+
 
 @contextmanager
 def mended_groups() -> Iterator[None]:
@@ -17,34 +19,32 @@ def mended_groups() -> Iterator[None]:
     """
     from kfp.compiler import compiler_utils
     from kfp.dsl.for_loop import LoopArgumentVariable
-    from kfp.dsl.tasks_group import Elif, Else
+    from kfp.dsl.tasks_group import Elif, Else, TasksGroup
 
-    changes: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-        (Elif, "__init__", _following_a_branch),
-        (Else, "__init__", _following_a_branch),
-        (Elif, "__exit__", _closing_its_branches),
-        (LoopArgumentVariable, "__init__", _of_its_own_type),
-        (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
-    )
-    if Elif.__exit__.__module__ == __name__:  # this file is run by another that is a pipeline
-        changes = ()
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
-    for owner, name, changed in changes:
-        setattr(owner, name, changed(getattr(owner, name)))
-    try:
+    if TasksGroup.__exit__.__module__ == __name__:  # this file is run by another that is a pipeline
         yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
+        return
+    with replaced(
+        [
+            (Elif, "__init__", _following_a_branch),
+            (Else, "__init__", _following_a_branch),
+            (TasksGroup, "__exit__", _closing_its_branches),
+            (LoopArgumentVariable, "__init__", _of_its_own_type),
+            (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
+        ]
+    ):
+        yield
 
 
 def _closing_its_branches(original: Callable[..., Any]) -> Callable[..., Any]:
     """Ends the group of all branches with an `Elif`, as KFP does with an `Else`: there may be none."""
     from kfp.dsl.pipeline_context import Pipeline
+    from kfp.dsl.tasks_group import Elif
 
-    def leave(branch: Any, *error: Any) -> None:
-        original(branch, *error)
-        Pipeline.get_default_pipeline().pop_tasks_group()
+    def leave(group: Any, *error: Any) -> None:
+        original(group, *error)
+        if isinstance(group, Elif):
+            Pipeline.get_default_pipeline().pop_tasks_group()
 
     return leave
 

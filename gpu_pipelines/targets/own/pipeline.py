@@ -17,14 +17,7 @@ from gpu_pipelines.targets.messages import is_python
 from gpu_pipelines.targets.own.file import item_types_of, pipeline_in
 from gpu_pipelines.targets.own.names import name_steps_apart
 from gpu_pipelines.targets.own.placed import place_steps
-from gpu_pipelines.targets.own.references import (
-    mend_fields,
-    require_conditions,
-    require_fields,
-    require_inputs,
-    require_own_items,
-    require_steps,
-)
+from gpu_pipelines.targets.own.references import mend
 from gpu_pipelines.targets.own.steps import Step, steps_in
 from gpu_pipelines.targets.own.values import fill_in
 
@@ -103,12 +96,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         text = filled(text)
         documents = documents_of(text)
         OwnPipeline(documents).name  # noqa: B018 (a file that is not a pipeline has none)
-        require_steps(documents[0], place)
-        require_own_items(documents[0], place)
-        is_mended = mend_fields(documents[0])
-        require_inputs(documents[0], place)
-        require_fields(documents[0], place)
-        require_conditions(documents[0], place)
+        is_mended = mend(documents[0], place)
         is_as_written = not name_steps_apart(documents[0]) and not is_mended
     except UserError:
         raise

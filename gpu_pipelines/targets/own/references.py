@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipelines.conditions import check_condition
@@ -26,35 +26,63 @@ _SELECTOR = "parseJson(string_value)[%s]"
 _REFERENCE = re.compile(r"\{\{\$.*?\}\}")
 
 
-def require_inputs(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that inputs that tasks get from the pipeline around them exist.
+class _Lost(NamedTuple):
+    """An input that does not exist, and a task gets.
+
+    Attributes:
+        name: of the input.
+        task: name of the task.
+        placed: the task.
+        key: what the task calls the input.
+        known: the inputs that exist.
+    """
+
+    name: str
+    task: str
+    placed: dict[str, Any]
+    key: str
+    known: Mapping[str, Any]
+
+
+def mend(spec: Mapping[str, Any], place: str) -> bool:
+    """Takes fields of a loop's item from the item where KFP lost them, and checks that platforms can run a pipeline.
 
     Args:
-        spec: the pipeline.
+        spec: the pipeline, which may be changed.
         place: origin of the pipeline, for the message.
 
+    Returns:
+        Whether it was changed.
+
     Raises:
-        UserError: one does not. KFP loses the fields of a loop's item if they are in a text, a list or a dictionary.
+        UserError: no platform can run it as KFP has compiled it.
     """
-    for task, name, *_ in _missing(spec):
-        item, _, field = name.rpartition(_FIELD)
+    _require_steps(spec, place)
+    _require_own_items(spec, place)
+    is_changed = _mend_fields(spec)
+    _require_inputs(spec, place)
+    _require_fields(spec, place)
+    _require_conditions(spec, place)
+    return is_changed
+
+
+def _require_inputs(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that inputs that tasks get from the pipeline around them exist."""
+    for lost in _lost(spec):
+        item, _, field = lost.name.rpartition(_FIELD)
         if item and _ITEM in item:
             raise UserError(
-                f"{place}: KFP loses {field!r} of a loop's item for {task}: it is in a text, a list or a dictionary.",
+                f"{place}: KFP loses {field!r} of a loop's item for {lost.task}: it is in a text, a list or a "
+                "dictionary.",
                 f"Give the step the whole item, or item.{field} alone, as an input, and put them together in the step.",
             )
-        raise UserError(f"{place}: {task} gets {name!r} of a pipeline that has no such input.", IN_A_PIPELINE)
+        raise UserError(f"{place}: {lost.task} gets {lost.name!r} of a pipeline that has no such input.", IN_A_PIPELINE)
 
 
-def require_fields(spec: Mapping[str, Any], place: str) -> None:
+def _require_fields(spec: Mapping[str, Any], place: str) -> None:
     """Checks that no task gets KFP's name of a loop's item in place of the item's field `name`.
 
-    Args:
-        spec: the pipeline.
-        place: origin of the pipeline, for the message.
-
-    Raises:
-        UserError: one does. In Python an item has a `name` of its own, so KFP does not see the field.
+    In Python an item has a `name` of its own, so KFP does not see the field.
     """
     loops = [task["parameterIterator"] for _, task in tasks_in(spec) if "parameterIterator" in task]
     items = {loop["itemInput"].removeprefix(_CHANNEL) for loop in loops if "itemInput" in loop}
@@ -69,16 +97,8 @@ def require_fields(spec: Mapping[str, Any], place: str) -> None:
                 )
 
 
-def require_own_items(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that no loop is within a loop over the same list.
-
-    Args:
-        spec: the pipeline.
-        place: origin of the pipeline, for the message.
-
-    Raises:
-        UserError: one is. KFP gives the items of both loops one name, so that steps get the inner one for both.
-    """
+def _require_own_items(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that no loop is within a loop over the same list: KFP gives the items of both one name."""
 
     def look(part: Mapping[str, Any], around: frozenset[str]) -> None:
         for task, placed in part.get("dag", {}).get("tasks", {}).items():
@@ -99,16 +119,8 @@ def require_own_items(spec: Mapping[str, Any], place: str) -> None:
     look(spec["root"], frozenset())
 
 
-def require_conditions(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that the conditions of branches can be read.
-
-    Args:
-        spec: the pipeline.
-        place: origin of the pipeline, for the message.
-
-    Raises:
-        UserError: one cannot. KFP writes a text into a condition as it is, where a quote ends it.
-    """
+def _require_conditions(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that conditions of branches can be read: KFP writes a text into one as it is, where a quote ends it."""
     for task, placed in tasks_in(spec):
         condition = placed.get("triggerPolicy", {}).get("condition", "")
         try:
@@ -124,16 +136,8 @@ def require_conditions(spec: Mapping[str, Any], place: str) -> None:
             )
 
 
-def require_steps(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that each group of steps, such as a branch, has steps.
-
-    Args:
-        spec: the pipeline.
-        place: origin of the pipeline, for the message.
-
-    Raises:
-        UserError: one has none. KFP mixes up the branches of a pipeline and of a nested one, and gives all to one.
-    """
+def _require_steps(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that each group of steps has some: KFP gives all branches of a pipeline and of a nested one to one."""
     for name, part in spec.get("components", {}).items():
         if "executorLabel" not in part and not part.get("dag", {}).get("tasks"):
             raise UserError(
@@ -143,31 +147,25 @@ def require_steps(spec: Mapping[str, Any], place: str) -> None:
             )
 
 
-def mend_fields(spec: Mapping[str, Any]) -> bool:
+def _mend_fields(spec: Mapping[str, Any]) -> bool:
     """Takes fields of a loop's item from the item, where KFP asks for an input that does not exist.
 
     It does for a field in a text, a list or a dictionary. It also does in groups around a loop over a list of
     dictionaries, which do not use the field (https://github.com/kubeflow/pipelines/issues/13273): there it is removed.
-
-    Args:
-        spec: the pipeline, which is changed.
-
-    Returns:
-        Whether it was.
     """
-    is_mended = False
-    for _, source, placed, name, known in _missing(spec):
-        item, _, field = source.rpartition(_FIELD)
-        if item in known:
+    is_changed = False
+    for lost in _lost(spec):
+        item, _, field = lost.name.rpartition(_FIELD)
+        if item in lost.known:
             selected = {"componentInputParameter": item, "parameterExpressionSelector": _SELECTOR % json.dumps(field)}
-            placed["inputs"]["parameters"][name] = selected
-            is_mended = True
-    while unused := [each for each in _missing(spec) if _ITEM in each[1] and not _uses(spec, *each[2:4])]:
-        for _, _, placed, name, _ in unused:
-            del placed["inputs"]["parameters"][name]
-            del spec["components"][placed["componentRef"]["name"]]["inputDefinitions"]["parameters"][name]
-        is_mended = True
-    return is_mended
+            lost.placed["inputs"]["parameters"][lost.key] = selected
+            is_changed = True
+    while unused := [lost for lost in _lost(spec) if _ITEM in lost.name and not _uses(spec, lost.placed, lost.key)]:
+        for lost in unused:
+            del lost.placed["inputs"]["parameters"][lost.key]
+            del spec["components"][lost.placed["componentRef"]["name"]]["inputDefinitions"]["parameters"][lost.key]
+        is_changed = True
+    return is_changed
 
 
 def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool:
@@ -182,14 +180,13 @@ def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool
     )
 
 
-def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str, Mapping[str, Any]]]:
-    """Each task that gets an input that does not exist: its name, that input, the task, its own input, the existing."""
+def _lost(spec: Mapping[str, Any]) -> Iterator[_Lost]:
     for part in (spec["root"], *spec.get("components", {}).values()):
-        known = part.get("inputDefinitions", {})
+        inputs = part.get("inputDefinitions", {})
         for task, placed in part.get("dag", {}).get("tasks", {}).items():
             given = placed.get("inputs", {})
             for kind, word in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact")):
-                exists = known.get(kind, {})
-                for name, source in given.get(kind, {}).items():
-                    if word in source and source[word] not in exists:
-                        yield task, source[word], placed, name, exists
+                known = inputs.get(kind, {})
+                for key, source in given.get(kind, {}).items():
+                    if word in source and source[word] not in known:
+                        yield _Lost(source[word], task, placed, key, known)

@@ -18,7 +18,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from functools import partial
 from importlib.metadata import version
@@ -33,13 +33,12 @@ from gpu_pipelines.emulator.pipelines.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY
+from gpu_pipelines.targets.kfp_parts import Replacement, replaced
 from gpu_pipelines.targets.local.runner.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
 
 #: The part of a step's command that makes the folder of its program; and the same in the run's folder.
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
 _FOLDER_IN_RUN = f'program_path=$(mktemp -d "${RUN_DIRECTORY}/.program-XXXXXX")'
-#: Makes the replacement of a part of the runner from that part.
-_Mend = Callable[[Any], Any]
 
 
 @contextmanager
@@ -57,25 +56,20 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
     """
     errors: list[Exception] = []
     turns = _Turns()
-    try:
-        replaced = [_replaced(*each) for each in _replacements(errors, turns, FilesElsewhere(runs))]
-    except (ImportError, AttributeError, KeyError) as error:
-        raise UserError(
-            f"kfp {version('kfp')} runs pipelines on this machine in another way than kfp 2.17 ({error}).",
-            "Install the version of constraints.txt, or a later gpu-pipelines.",
-        ) from None
-    try:
-        for place, name, _, mended in replaced:
-            setattr(place, name, mended)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(replaced(_replacements(errors, turns, FilesElsewhere(runs))))
+        except (ImportError, AttributeError, KeyError) as error:
+            raise UserError(
+                f"kfp {version('kfp')} runs pipelines on this machine in another way than kfp 2.17 ({error}).",
+                "Install the version of constraints.txt, or a later gpu-pipelines.",
+            ) from None
+        stack.callback(turns.wait)
         yield errors
-    finally:
-        turns.wait()
-        for place, name, original, _ in replaced:
-            setattr(place, name, original)
 
 
-def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, _Mend]]:
-    """The replacements: the object, the name of the part in it, and the function that makes the new part."""
+def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[Replacement]:
+    """What is replaced of the runner."""
     from kfp.compiler import pipeline_spec_builder
     from kfp.local import (
         executor_input_utils,
@@ -117,12 +111,6 @@ def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere)
         (LocalCache, "_serialize_artifact", files.kept),
         (LocalCache, "_deserialize_artifact", partial(files.taken, missing=_MissingArtifactError)),
     ]
-
-
-def _replaced(place: Any, name: str, mend: _Mend) -> tuple[Any, str, Any, Any]:
-    """An object and a name, the old part, and the new part."""
-    before, made = vars(place)[name], mend(getattr(place, name))
-    return place, name, before, staticmethod(made) if isinstance(before, staticmethod | classmethod) else made
 
 
 def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
