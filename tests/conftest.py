@@ -298,6 +298,16 @@ def one_process(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def written_modules_are_forgotten(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Modules that the tests of a file have written and imported; another file may write one of that name."""
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__dict__", {}).get("__file__")).startswith(written):
+            del sys.modules[name]
+
+
 @pytest.fixture(autouse=True)
 def sdk_forgets() -> Iterator[None]:
     """Google's SDK, which keeps the address of a server for the whole process, has none after a test."""
