@@ -7,6 +7,7 @@ import math
 import re
 import shutil
 import sys
+import time
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -97,6 +98,9 @@ def test_tensorboard_leaves_out_what_was_written_after_the_checkpoint_that_is_co
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for begins, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
+        if begins:
+            # TensorBoard reads files by their names: second, host, process, and a number in which 10 comes before 9.
+            time.sleep(1)
         log = MetricsLog(tmp_path, tmp_path / "events", 9, begins, is_rank_0=True)
         told = [Entry(step, 0.1, loss, 0.1, 5.0 * step) for step in steps]
         log.training(told, {"samples_per_second": 3.0, "memory_gb": 0.1}, {})
