@@ -17,6 +17,7 @@ from kfp.local import config, logging_utils
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.runner.kfp_results import key_of_each_step
 from gpu_pipelines.targets.local.runner.kfp_runner import as_on_platforms
+from gpu_pipelines.targets.own.file import pipeline_in
 from gpu_pipelines.targets.own.mistakes import meant
 
 #: Each step adds a line to a file, with what it was given.
@@ -200,6 +201,13 @@ def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.
         as_on_platforms(tmp_path),
     ):
         pass
+
+
+def test_a_kfp_whose_compiler_is_built_in_another_way_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr("kfp.compiler.compiler_utils.get_inputs_for_all_groups")
+    (tmp_path / "own.py").write_text(UNREADABLE)
+    with pytest.raises(UserError, match=r"kfp 2\.[0-9.]+ compiles loops and branches in another way than kfp 2\.17"):
+        pipeline_in(str(tmp_path / "own.py"))
 
 
 WAITING = """

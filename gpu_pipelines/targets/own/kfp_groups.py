@@ -1,4 +1,4 @@
-"""Loops and branches that KFP's compiler gets wrong, mended while it compiles a file."""
+"""Loops and branches that KFP's compiler gets wrong, fixed while it compiles a file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gpu_pipelines.targets.kfp_parts import replaced
+from gpu_pipelines.targets.kfp_parts import Replacement, replaced
 
 
 @contextmanager
@@ -17,23 +17,28 @@ def mended_groups() -> Iterator[None]:
     `dsl.Else`. And loops and branches lack inputs that steps within them need
     (https://github.com/kubeflow/pipelines/issues/13273).
     """
-    from kfp.compiler import compiler_utils
-    from kfp.dsl.for_loop import LoopArgumentVariable
-    from kfp.dsl.tasks_group import Elif, Else, TasksGroup
+    from kfp.dsl.tasks_group import TasksGroup
 
     if TasksGroup.__exit__.__module__ == __name__:  # this file is run by another that is a pipeline
         yield
         return
-    with replaced(
-        [
-            (Elif, "__init__", _following_a_branch),
-            (Else, "__init__", _following_a_branch),
-            (TasksGroup, "__exit__", _closing_its_branches),
-            (LoopArgumentVariable, "__init__", _of_its_own_type),
-            (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
-        ]
-    ):
+    with replaced(_replacements, "compiles loops and branches"):
         yield
+
+
+def _replacements() -> list[Replacement]:
+    """What is replaced of the compiler."""
+    from kfp.compiler import compiler_utils
+    from kfp.dsl.for_loop import LoopArgumentVariable
+    from kfp.dsl.tasks_group import Elif, Else, TasksGroup
+
+    return [
+        (Elif, "__init__", _following_a_branch),
+        (Else, "__init__", _following_a_branch),
+        (TasksGroup, "__exit__", _closing_its_branches),
+        (LoopArgumentVariable, "__init__", _of_its_own_type),
+        (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
+    ]
 
 
 def _closing_its_branches(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -18,10 +18,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime, timezone
 from functools import partial
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +29,6 @@ from typing import Any
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipelines.conditions import holds, selected
 from gpu_pipelines.emulator.pipelines.constants import filled
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 from gpu_pipelines.targets.kfp_parts import Replacement, replaced
@@ -56,16 +54,12 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
     """
     errors: list[Exception] = []
     turns = _Turns()
-    with ExitStack() as stack:
+    parts = partial(_replacements, errors, turns, FilesElsewhere(runs))
+    with replaced(parts, "runs pipelines on this machine"):
         try:
-            stack.enter_context(replaced(_replacements(errors, turns, FilesElsewhere(runs))))
-        except (ImportError, AttributeError, KeyError) as error:
-            raise UserError(
-                f"kfp {version('kfp')} runs pipelines on this machine in another way than kfp 2.17 ({error}).",
-                "Install the version of constraints.txt, or a later gpu-pipelines.",
-            ) from None
-        stack.callback(turns.wait)
-        yield errors
+            yield errors
+        finally:
+            turns.wait()
 
 
 def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[Replacement]:
