@@ -347,7 +347,7 @@ def of_the_system(error: BaseException) -> UserError | None:
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(
-            f"{error.filename} may not be used: {error.strerror}.", "Mend its permissions, or give another."
+            f"{error.filename} may not be used: {error.strerror}.", "Fix its permissions, or give another."
         )
     if error.errno == errno.ENAMETOOLONG:
         return UserError(f"{error.filename!s:.80}… names no file: {error.strerror}.", "Give another path.")

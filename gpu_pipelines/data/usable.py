@@ -120,7 +120,7 @@ def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iter
         raise UserError(
             f"{manifest.rows_rejected:,} of {manifest.rows_read:,} rows of {settings.source} were rejected, more than "
             f"max_rejected={settings.max_rejected}: {reasons}.",
-            f"Mend the rows, {longer}or raise max_rejected, a share such as 20%, a number, or unlimited.",
+            f"Fix the rows, {longer}or raise max_rejected, a share such as 20%, a number, or unlimited.",
         )
     for split in SPLITS:
         if not manifest.rows(split):

@@ -262,7 +262,7 @@ class _Prediction:
         raise RunFailedError(
             f"{count:,} of {rows:,} rows of {self._settings.source} were rejected, more than "
             f"max_rejected={self._settings.max_rejected}: {reasons} (first: {told}).",
-            "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited; finished predictions "
+            "Fix the rows, or raise max_rejected, a share such as 20%, a number, or unlimited; finished predictions "
             "are kept until then.",
         )
 

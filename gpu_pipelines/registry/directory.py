@@ -52,7 +52,7 @@ class DirectoryRegistry(Registry):
         except OSError as error:
             raise UserError(
                 f"The registry directory {self.root} cannot be written: {error.strerror}.",
-                "Give another with -p registry=DIRECTORY, or mend its permissions.",
+                "Give another with -p registry=DIRECTORY, or fix its permissions.",
             ) from None
 
     def where(self, name: str) -> str:

@@ -150,7 +150,7 @@ def test_a_file_that_may_not_be_used_ends_a_step_with_one_message(capfd: pytest.
     with pytest.raises(SystemExit) as ended, user_errors_end_the_step():
         Path("/sys/new").mkdir()  # nobody may, not even root
     assert ended.value.code == 1
-    assert re.fullmatch(r"error: /sys/new may not be used: .+\.\n  Mend its permissions.*\n", capfd.readouterr().err)
+    assert re.fullmatch(r"error: /sys/new may not be used: .+\.\n  Fix its permissions.*\n", capfd.readouterr().err)
 
 
 def test_what_is_left_half_written_or_not_at_all_is_no_error(tmp_path: Path) -> None:

@@ -400,7 +400,7 @@ def test_a_file_that_cannot_be_imported_is_named_in_what_to_do(tmp_path: Path) -
     (tmp_path / "my file.py").write_text("from kfp import dsl\n\n1 / 0\n")
     done = command("run", "my file.py", cwd=tmp_path)
     assert "my file.py cannot be imported: line 3: ZeroDivisionError: division by zero." in done.err
-    assert "Mend it: python 'my file.py' says more." in done.err
+    assert "Fix it: python 'my file.py' says more." in done.err
 
 
 ON_A_CLUSTER = """

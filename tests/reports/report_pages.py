@@ -209,5 +209,5 @@ def run_record(folder: Path) -> RunRecord:
     record.status = "failed"
     record.steps = [StepRecord(name, "succeeded", 100.0 * (n + 1), f"logs/{name}.log") for n, name in enumerate(STEPS)]
     record.steps[-1].status = "failed"
-    record.steps[-1].message = "The registry cannot be written.\n  Mend its permissions."
+    record.steps[-1].message = "The registry cannot be written.\n  Fix its permissions."
     return record

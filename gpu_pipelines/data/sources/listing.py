@@ -229,7 +229,7 @@ def _files_deep_below(folder: Path, passed_over: dict[str, str]) -> Iterator[str
 
 def _refuse(error: OSError) -> None:
     raise UserError(
-        f"The folder {shown_path(error.filename)} cannot be read: {error.strerror}.", "Mend its permissions."
+        f"The folder {shown_path(error.filename)} cannot be read: {error.strerror}.", "Fix its permissions."
     )
 
 

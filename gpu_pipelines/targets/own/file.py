@@ -107,7 +107,7 @@ def _imported(path: Path) -> ModuleType:
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # importing runs the user's file, which can raise anything
-            more = f"Mend it: python {shlex.quote(str(path))} says more."
+            more = f"Fix it: python {shlex.quote(str(path))} says more."
             remedy = next(reversed(loader.unresolved), meant(error) or more)
             raise UserError(f"{path} cannot be imported: {_said(error, path)}.", remedy) from None
     return module
