@@ -1,14 +1,15 @@
 """The output of a model for rows before its first step, with which a preference loss compares its later output.
 
-It is computed once, by all processes, and kept beside the checkpoints: a training that is continued uses the same
-numbers, to the bit, and the model that the training began with is not needed in memory any more.
+It is computed once, by all processes, and kept beside the checkpoints, also while it is computed: a training that is
+continued uses the same numbers, to the bit, and the model that the training began with is not needed in memory any more.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -28,6 +29,9 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 #: What the model that a training begins with follows from, besides its dataset.
 _SHAPING = ("model", "recipe", "seed", "quantize_base")
+
+#: What is computed is kept this often, for those who are killed.
+SECONDS_BETWEEN_WRITES = 60.0
 
 Reference = dict[str, np.ndarray]
 
@@ -65,6 +69,8 @@ class References:
     def of(self, model: nn.Module, rows_per_batch: int, store: CheckpointStore) -> Reference | None:
         """The reference, read from beside the checkpoints or computed; all processes call this together.
 
+        What is computed is kept beside the checkpoints every minute, and when the computation is interrupted.
+
         Args:
             model: with its first weights, in the form for `loss` of the recipe.
             rows_per_batch: rows of a batch of each process.
@@ -73,52 +79,64 @@ class References:
         Returns:
             Float32 (rows, columns) by split; None if it was interrupted.
         """
-        found = [self._read(store) if dist.get_rank() == 0 else None]
-        dist.broadcast_object_list(found, src=0)
-        if found[0] is not None:
-            return found[0]
-        if dist.get_rank() == 0:
-            rows = sum(map(len, self._splits.values()))
-            print(f"computing the reference of {rows:,} rows, once", flush=True)
+        told = [self._read(store) if dist.get_rank() == 0 else {}]
+        dist.broadcast_object_list(told, src=0)
+        (found,) = told
+        parts = {name: [found[name]] if name in found else [] for name in self._splits}
+        total, done = sum(map(len, self._splits.values())), sum(map(len, found.values()))
+        if done < total and dist.get_rank() == 0:
+            print(f"computing the reference of {total:,} rows, once; {done:,} are there", flush=True)
         was_training = model.training
         model.eval()
-        made: Reference = {}
-        for name, rows_of_split in self._splits.items():
-            part = self._computed(model, rows_of_split, rows_per_batch)
-            if part is None:
+        kept_at = time.monotonic()
+        for rows in self._computed(model, parts, rows_per_batch):
+            done += rows
+            interrupted = self._interruption.agreed()
+            due = interrupted or done == total or time.monotonic() - kept_at > SECONDS_BETWEEN_WRITES
+            if due and dist.get_rank() == 0:
+                print(f"reference of {done:,}/{total:,} rows", flush=True)
+                self._write(_joined(parts), store)
+                kept_at = time.monotonic()
+            if interrupted:
                 return None
-            made[name] = part
         model.train(was_training)
-        if dist.get_rank() == 0:
-            self._write(made, store)
-        return made
+        return _joined(parts)
 
-    def _computed(self, model: nn.Module, rows: Split, rows_per_batch: int) -> np.ndarray | None:
-        whole: torch.Tensor | None = None
-        for numbers, beyond in shares_in_order(rows, rows_per_batch):
-            batch = self._recipe.batch(rows.take(numbers), self._device)
-            with torch.no_grad(), computing_in(self._precision, self._device.type):
-                found = self._recipe.reference(model, batch).float().cpu()
-            if whole is None:
-                whole = torch.zeros(len(rows), found.shape[1])
-            if not beyond:
-                whole[torch.from_numpy(numbers)] = found
-            if self._interruption.agreed():
-                return None
-        assert whole is not None
-        # Each row is of one process; those of the others are 0.
-        dist.all_reduce(whole)
-        return whole.numpy()
+    def _computed(self, model: nn.Module, parts: dict[str, list[np.ndarray]], rows_per_batch: int) -> Iterator[int]:
+        """Adds the rows that the parts lack, in order, a batch of each process at a time; yields their numbers."""
+        for name, rows in self._splits.items():
+            done = sum(map(len, parts[name]))
+            for numbers, _ in shares_in_order(rows, rows_per_batch, done):
+                batch = self._recipe.batch(rows.take(numbers), self._device)
+                with torch.no_grad(), computing_in(self._precision, self._device.type):
+                    own = self._recipe.reference(model, batch).float().cpu()
+                new = _of_all_processes(own, rows_per_batch)[: len(rows) - done]
+                parts[name].append(new)
+                done += len(new)
+                yield len(new)
 
-    def _read(self, store: CheckpointStore) -> Reference | None:
-        """What an earlier attempt at this training has left; None if there is none."""
+    def _read(self, store: CheckpointStore) -> Reference:
+        """The first rows of each split, as far as an earlier attempt at this training has left them."""
         try:
             return load_file(store.fetch_file(self._file))
         except (FileNotFoundError, SafetensorError):
-            return None
+            return {}
 
     def _write(self, made: Reference, store: CheckpointStore) -> None:
         being_written = store.directory / f".{self._file}"
         save_file(made, being_written)
         being_written.replace(store.directory / self._file)
         store.publish([self._file])
+
+
+def _of_all_processes(own: torch.Tensor, rows_per_batch: int) -> np.ndarray:
+    """The rows of all processes one after another, (processes x rows_per_batch, columns); own ones may be fewer."""
+    filled = own.new_zeros(rows_per_batch, own.shape[1])
+    filled[: len(own)] = own
+    of_all = [torch.empty_like(filled) for _ in range(dist.get_world_size())]
+    dist.all_gather(of_all, filled)
+    return torch.cat(of_all).numpy()
+
+
+def _joined(parts: Mapping[str, list[np.ndarray]]) -> Reference:
+    return {name: np.concatenate(each) for name, each in parts.items() if each}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -242,6 +244,31 @@ def test_the_reference_is_what_the_model_said_before_its_first_step(of_pairs: Da
     }
     # At first no completion has become more probable, so that nothing is known of any pair.
     assert entries(trained, "loss")[0] == pytest.approx(np.log(2), abs=1e-6)
+
+
+def test_a_reference_that_was_interrupted_continues_at_its_row(
+    of_pairs: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+    compute = Preference.reference
+
+    def interrupted(*given: Any) -> torch.Tensor:
+        calls.append(given)
+        if len(calls) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return compute(*given)
+
+    monkeypatch.setattr(Preference, "reference", interrupted)
+    assert not train_here(SETTINGS, of_pairs.directory, str(tmp_path))
+    (kept,) = tmp_path.glob("reference-*.safetensors")
+    rows = len(load_file(kept)["train"])
+    assert 0 < rows < of_pairs.manifest.rows("train")
+    assert train_here(SETTINGS, of_pairs.directory, str(tmp_path), until=2)
+    assert f"once; {rows} are there" in capsys.readouterr().out
+    of_batches = [of_pairs.manifest.rows(split) / SETTINGS.global_batch_size for split in ("train", "val")]
+    assert len(calls) == sum(map(math.ceil, of_batches)), "no row is computed twice"
+    (whole,) = trained.glob("reference-*.safetensors")
+    assert kept.read_bytes() == whole.read_bytes()
 
 
 def begins_with(text: str) -> Callable[[str], bool]:

@@ -278,18 +278,23 @@ def validation_batches(
         yield recipe.batch(columns, device), 0 if beyond else count
 
 
-def shares_in_order(rows: Split, rows_per_batch: int) -> Iterator[tuple[np.ndarray, bool]]:
+def shares_in_order(rows: Split, rows_per_batch: int, begin: int = 0) -> Iterator[tuple[np.ndarray, bool]]:
     """This process's rows of a split in order, a batch at a time.
 
     All processes get the same number of batches. One that has no rows left gets those before again, whose shard is
     still there, and True.
+
+    Args:
+        rows: the split.
+        rows_per_batch: of each process.
+        begin: the first row.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
     try:
-        for start in range(0, len(rows), rows_per_batch * world):
+        for start in range(begin, len(rows), rows_per_batch * world):
             low = start + rank * rows_per_batch
             beyond = low >= len(rows)
-            low = max(0, low - rows_per_batch * world) if beyond else low
+            low = max(begin, low - rows_per_batch * world) if beyond else low
             yield np.arange(low, min(low + rows_per_batch, len(rows))), beyond
     finally:
         if isinstance(rows, StreamedSplit):
