@@ -42,7 +42,7 @@ NOT_SHAPING = (
     "cache_gb",
     "profile_steps",
 )
-#: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
+#: What makes weights of other shapes, other tensors of a checkpoint, another order of the rows, or another loss on val.
 _OF_THE_WHOLE_TRAINING = (
     "model",
     "recipe",
@@ -55,6 +55,8 @@ _OF_THE_WHOLE_TRAINING = (
     "ema_decay",
     "global_batch_size",
     "seed",
+    "preference_loss",
+    "beta",
 )
 #: The folder beside the checkpoints that profiles are in.
 PROFILE = "profile"

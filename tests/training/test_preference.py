@@ -218,6 +218,11 @@ def test_a_loss_that_the_rows_are_not_for_is_refused(of_pairs: Dataset, of_judge
     )
 
 
+def test_a_training_goes_on_with_the_loss_that_chose_its_best_checkpoint() -> None:
+    differing = {"preference_loss": ("sigmoid", "ipo"), "beta": (0.1, 0.5), "learning_rate": (1e-5, 1e-6)}
+    assert SETTINGS.fixed_in(differing) == ["preference_loss", "beta"]
+
+
 @pytest.mark.parametrize("loss", ["sigmoid", "kto", "orpo"])
 def test_a_training_in_two_parts_ends_with_the_same_bits(
     loss: str, of_pairs: Dataset, of_judged: Dataset, tmp_path: Path
