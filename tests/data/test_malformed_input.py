@@ -370,3 +370,11 @@ def test_a_line_without_end_is_one_rejected_row_and_the_rest_is_read(tmp_path: P
     (tmp_path / "t.jsonl").write_bytes(b"\n".join([*good[:30], b'{"text": "' + b"x" * (17 << 20), *good[30:]]))
     manifest = prepare(tmp_path / "t.jsonl", "jsonl", tmp_path / "out")
     assert (manifest.rows_read, manifest.records_kept, manifest.rejected) == (61, 60, {"malformed row": 1})
+
+
+def test_rows_below_a_thousand_malformed_lines_are_read(tmp_path: Path) -> None:
+    good = [json.dumps(good_text(number)) for number in range(60)]
+    (tmp_path / "a.jsonl").write_text("\n".join(good[:30]))
+    (tmp_path / "b.jsonl").write_text("\n".join(["no JSON"] * 1200 + good[30:]))
+    manifest = prepare(tmp_path, "jsonl", tmp_path / "out")
+    assert (manifest.rows_read, manifest.records_kept, manifest.rejected) == (1260, 60, {"malformed row": 1200})

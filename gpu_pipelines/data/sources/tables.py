@@ -181,11 +181,12 @@ class JsonLines(Reader):
                     seen.update(dict.fromkeys(row))
                     missing -= seen.keys()
                 waiting.append((f"{number}", row))
-                if not missing:
+                if missing and seen and len(waiting) >= _ROWS_LOOKED_AT:
+                    break
+                # Until the first object, whatever comes is rejected, and need not be held.
+                if not (missing and seen):
                     yield from waiting
                     waiting = []
-                elif len(waiting) >= _ROWS_LOOKED_AT:
-                    break
             if missing and seen:
                 _require_columns(file, list(seen), columns, remedy)
             yield from waiting
