@@ -186,6 +186,17 @@ def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) ->
     assert len(read(tmp_path)) == 50
 
 
+@pytest.mark.parametrize("task", ["text_classification", "regression", "causal_lm"])
+def test_the_columns_are_those_of_the_first_file_with_rows(task: str, tmp_path: Path) -> None:
+    """Spark writes its first file even if it has no rows for it."""
+    (tmp_path / "part-0.jsonl").touch()
+    (tmp_path / "part-1.jsonl").write_text("\n")
+    (tmp_path / "part-2.jsonl").write_bytes(as_jsonl(ROWS))
+    settings = settings_of(tmp_path, task=task)
+    assert problems_here(settings) == []
+    assert "text" in columns_read(find_files(settings), settings)
+
+
 def test_a_format_that_no_suffix_tells_can_be_given(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"part-0000{number}").write_bytes(gzip.compress(as_jsonl(ROWS[number::2])))

@@ -43,7 +43,9 @@ def rows_of(
 
 
 def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> list[str]:
-    """The columns of the first file; of JSON lines those of its first rows, of other formats their only one.
+    """The columns of the first file that has any; of JSON lines those of its first rows, of others their only one.
+
+    Spark writes its first file even if it has no rows for it.
 
     Args:
         source: files of a format with rows.
@@ -51,9 +53,11 @@ def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> lis
     """
     if source.service:
         return list(source.columns)
-    first = next(iter(source))
-    with as_damaged(first, source.format):
-        return reader_of(source.format).columns(first, choices)
+    for file in source:
+        with as_damaged(file, source.format):
+            if columns := reader_of(source.format).columns(file, choices):
+                return columns
+    return []
 
 
 def columns_read(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
