@@ -168,6 +168,14 @@ def test_a_folder_with_rows_in_json_alone_is_answered_with_a_pattern(tmp_path: P
     assert find_files(settings_of(place, task="text_classification")).names == (name,)
 
 
+@pytest.mark.parametrize("suffix", ["", ".json"])
+@pytest.mark.parametrize("empty", [b"", b"[]\n", gzip.compress(b"")], ids=["empty", "list", "compressed"])
+def test_files_without_rows_are_of_the_format_of_those_beside_them(suffix: str, empty: bytes, tmp_path: Path) -> None:
+    for number, content in enumerate((empty, as_jsonl(ROWS), empty)):
+        (tmp_path / f"part-0000{number}-4c{suffix}").write_bytes(content)
+    assert len(read(tmp_path / "part-*")) == len(ROWS)
+
+
 def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) -> None:
     whole, source = json.dumps(ROWS), tmp_path / "t.json"
     for content, why in (

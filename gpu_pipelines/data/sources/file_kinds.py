@@ -24,7 +24,8 @@ def kinds_of(
 ) -> dict[str, str | None]:
     """The format of each file by its name, and of one whose name tells none by its content; None where neither does.
 
-    Of files whose names differ only in their numbers, such as part-00000 and part-00001, the first tells it for all.
+    Of files whose names differ only in their numbers, such as part-00000 and part-00001, the first that is not empty
+    tells it for all.
 
     Args:
         root: what the place of each begins with.
@@ -37,21 +38,21 @@ def kinds_of(
         UserError: a file that has to be looked at cannot be read.
     """
     alike: dict[str, str | None] = {}
-    kinds = {}
+    groups: dict[str, str] = {}
     for name in names:
-        kinds[name] = format_of(name)
         tells_nothing = has_no_suffix(name) or name.lower().endswith(".zip") or (named and is_json(name))
-        if kinds[name] is None and tells_nothing:
-            group = re.sub("[0-9]+", "0", name)
-            if group not in alike:
+        if format_of(name) is None and tells_nothing:
+            group = groups[name] = re.sub("[0-9]+", "0", name)
+            if alike.get(group, "") == "":
                 file = SourceFile(f"{root}{name}", shown_path(name), dialect=dialect)
                 alike[group] = format_by_content(file, settings.column_choices())
-            kinds[name] = alike[group]
-    return kinds
+    return {name: (alike[groups[name]] or None) if name in groups else format_of(name) for name in names}
 
 
 def format_by_content(file: SourceFile, columns: Sequence[Sequence[str]]) -> str | None:
     """The format of a file by how it begins; None for one in no format that can be told for certain, such as text.
+
+    Of a file with nothing in it an empty text.
 
     Args:
         file: the file.
@@ -67,6 +68,8 @@ def format_by_content(file: SourceFile, columns: Sequence[Sequence[str]]) -> str
                     return told
                 with compression.decompressed(stored) as content:
                     start = content.read(_BYTES_LOOKED_AT)
+            if not start.strip():
+                return ""
             told = next((name for name, each in FORMATS.items() if start[each.place :].startswith(each.begins)), None)
             if told:
                 return told

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 from gpu_pipelines.data.sources.compression import DamagedError
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT
 
-_BEGINS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*\{")
+_BEGINS = re.compile(rb"(\xef\xbb\xbf)?\s*\[\s*[{\]]")
 #: What stands between two elements.
 _MARK = re.compile(r"\s*([\[\],])\s*")
 _BYTES_LOOKED_AT = 64
@@ -19,7 +19,7 @@ _PART = 1 << 16
 
 
 def begins_a_list(start: bytes) -> bool:
-    """Whether a file that begins like this is a list of objects."""
+    """Whether a file that begins like this is a list of objects, of which there may be none."""
     return bool(_BEGINS.match(start))
 
 
@@ -46,6 +46,9 @@ def elements(stream: BinaryIO) -> Iterator[Any]:
         if mark and mark[1] == "]":
             break
         problem = ""
+        if mark and mark[1] == wanted == "[" and held.startswith("]", mark.end()):
+            place = mark.end()
+            continue
         if mark and mark[1] == wanted:
             try:
                 value, end = decode(held, mark.end())
