@@ -112,7 +112,7 @@ class Preparation(ABC, Generic[Found]):
             return
         self.test_source = self._found(settings.of_test_source(), scratch / "test")
         here, there = self.source.columns, self.test_source.columns
-        if here and there and here != there:
+        if here and there and set(here) != set(there):
             raise UserError(
                 f"test_source has {self.content} in {', '.join(there)}, and source in {', '.join(here)}.",
                 "Give both in the same form.",

@@ -144,6 +144,15 @@ def test_documents_of_a_language_model_with_a_test_source(tmp_path: Path) -> Non
         prepare_data(PrepareSettings(source=str(source), test_source=str(prompts), task="causal_lm"), tmp_path / "out")
 
 
+def test_the_columns_of_numbers_may_stand_in_another_order_in_the_test_source(tmp_path: Path) -> None:
+    train = write_rows(tmp_path / "train.jsonl", [{"a": n, "b": -n, "label": n} for n in range(40)])
+    test = write_rows(tmp_path / "test.jsonl", [{"label": n, "b": -n, "a": n} for n in range(40, 50)])
+    prepare_data(PrepareSettings(task="regression", source=str(train), test_source=str(test)), tmp_path / "out")
+    test_split = Dataset(tmp_path / "out").split("test")
+    assert test_split.column("input.a").tolist() == list(range(40, 50))
+    assert test_split.column("input.b").tolist() == list(range(-40, -50, -1))
+
+
 def test_a_stratified_split_leaves_nothing_for_test(tmp_path: Path) -> None:
     photos = write_photos(tmp_path / "photos", per_class=20)
     fixed = write_photos(tmp_path / "fixed", per_class=5, seed=1)
