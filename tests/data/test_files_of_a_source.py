@@ -269,6 +269,9 @@ def test_other_encodings_are_given_and_a_reason_says_so(tmp_path: Path) -> None:
     assert problems[0].detail == (
         "the byte 0xef after 'na'; give the encoding of the file, such as encoding=latin-1 or encoding=cp1252"
     )
+    (tmp_path / "t.csv").write_bytes(text.encode("cp1252") + b"n\xe4h \x81,b\n")
+    with pytest.raises(UserError, match=r"the byte 0x81 after '.*\\nnäh ' is not CP1252; give the encoding"):
+        find_rows(tmp_path / "t.csv", encoding="cp1252")
     (tmp_path / "t.csv").write_text(text, encoding="utf-16-le")
     with pytest.raises(UserError, match="UTF-16 without a byte order mark; give encoding=utf-16-le"):
         find_rows(tmp_path / "t.csv")

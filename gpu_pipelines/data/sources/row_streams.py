@@ -172,7 +172,10 @@ class _AsUtf8(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         if not self._rest:
-            self._rest = self._text.read(1 << 16).encode("utf-8", "surrogatepass")
+            try:
+                self._rest = self._text.read(1 << 16).encode("utf-8", "surrogatepass")
+            except UnicodeDecodeError as error:  # which calls most encodings of one byte "charmap"
+                raise UnicodeDecodeError(self._text.encoding, *error.args[1:]) from None
         part = self._rest[: len(buffer)]
         buffer[: len(part)] = part
         self._rest = self._rest[len(part) :]
@@ -182,7 +185,7 @@ class _AsUtf8(io.RawIOBase):
 def undecodable(error: UnicodeDecodeError) -> str:
     """What is wrong with bytes that are not in the encoding that they were read in, and what to do."""
     byte, before = error.object[error.start], error.object[max(0, error.start - 20) : error.start]
-    after = f" after {before.decode('utf-8', 'ignore')!r}" if before else ""
+    after = f" after {before.decode(error.encoding, 'ignore')!r}" if before else ""
     return f"the byte 0x{byte:02x}{after} is not {error.encoding.upper()}; {ANOTHER_ENCODING}"
 
 
