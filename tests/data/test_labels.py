@@ -23,6 +23,8 @@ from gpu_pipelines.data.settings import MISSING_LABELS, PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.splits.duplicates import FirstLabels
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.multi_label_classification.labels import classes_of_row
+from gpu_pipelines.tasks.preference.compared import BAD, GOOD, judgement
 
 SHARES = {"val_fraction": 0.25, "test_fraction": 0.25}
 
@@ -244,6 +246,13 @@ def test_numbers_of_sql_are_the_same_class_as_others(kind: pa.DataType, tmp_path
     labels = pa.array([Decimal((0, 1, 20, "2.5")[number % 4]) for number in range(80)], kind)
     pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")
     assert prepare_data(settings_of(tmp_path), tmp_path / "out").labels == ["0", "1", "2.5", "20"]
+
+
+def test_numbers_of_sql_say_yes_and_no() -> None:
+    one, zero = Decimal("1.000000000"), Decimal("0E-9")
+    settings = settings_of(Path(), task="multi_label_classification", label_column="cat,dog")
+    assert classes_of_row({"cat": one, "dog": zero}, settings) == '["cat"]'
+    assert (judgement(one), judgement(zero)) == (GOOD, BAD)
 
 
 @pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])

@@ -11,6 +11,7 @@ from typing import Any
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Problem
+from gpu_pipelines.numbers import whole
 
 #: What stands between names in a cell of text, the first one that it holds.
 _SEPARATORS = ("|", ";", ",")
@@ -84,7 +85,7 @@ def _marked(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str] | Pro
     names = []
     for column in columns:
         value = row.get(column)
-        truth = MARKS.get(str(value).strip().lower())
+        truth = MARKS.get(str(whole(value)).strip().lower())
         if truth is None:
             return Problem("no label", f"the column {column!r} holds {str(value)[:80]!r}, neither 0 nor 1")
         if truth:

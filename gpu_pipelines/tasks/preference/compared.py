@@ -18,6 +18,7 @@ from gpu_pipelines.data.text.sources import (
     tools_of,
     with_system,
 )
+from gpu_pipelines.numbers import whole
 from gpu_pipelines.tasks.formats import SYSTEM, TOOLS
 from gpu_pipelines.tasks.text_encoding import Chat, Composed, shared_length, texts_of
 
@@ -91,7 +92,7 @@ def compared(row: Mapping[str, Any], completions: Sequence[str]) -> Compared | P
 
 def judgement(value: Any) -> str | Problem:
     """Whether a completion is good or bad, of a cell with a truth value, 1 or 0, or a word."""
-    said = str(value).strip().lower().removesuffix(".0")
+    said = str(whole(value)).strip().lower().removesuffix(".0")
     if said in _GOOD:
         return GOOD
     if said in _BAD:
