@@ -283,6 +283,14 @@ def test_other_encodings_are_given_and_a_reason_says_so(tmp_path: Path) -> None:
     assert "encoding=latin-1" in record.problem.detail
 
 
+def test_no_encoding_is_asked_for_where_none_can_be_given(tmp_path: Path) -> None:
+    bad = pa.array([b"na\xefve"]).view(pa.string())
+    pq.write_table(pa.table({"text": bad, "label": ["a"]}), tmp_path / "t.parquet")
+    (record,) = find_rows(tmp_path / "t.parquet")
+    assert record.problem is not None
+    assert record.problem.detail == "the byte 0xef after 'na' is not UTF-8; write the texts of the file as UTF-8"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [

@@ -182,11 +182,11 @@ class _AsUtf8(io.RawIOBase):
         return len(part)
 
 
-def undecodable(error: UnicodeDecodeError) -> str:
+def undecodable(error: UnicodeDecodeError, remedy: str = ANOTHER_ENCODING) -> str:
     """What is wrong with bytes that are not in the encoding that they were read in, and what to do."""
     byte, before = error.object[error.start], error.object[max(0, error.start - 20) : error.start]
     after = f" after {before.decode(error.encoding, 'ignore')!r}" if before else ""
-    return f"the byte 0x{byte:02x}{after} is not {error.encoding.upper()}; {ANOTHER_ENCODING}"
+    return f"the byte 0x{byte:02x}{after} is not {error.encoding.upper()}; {remedy}"
 
 
 def bounded_lines(stream: BinaryIO) -> Iterator[bytes | None]:

@@ -328,7 +328,7 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
             try:
                 yield batch.slice(number, 1).to_pylist()[0]
             except UnicodeDecodeError as error:
-                yield Problem("not UTF-8", undecodable(error))
+                yield Problem("not UTF-8", undecodable(error, "write the texts of the file as UTF-8"))
             except OverflowError as error:  # Arrow has dates after the year 9999
                 yield Problem("malformed row", f"a time that Python cannot hold: {error}")
 
