@@ -82,6 +82,12 @@ def test_metrics_are_those_of_scikit_learn_and_differences_are_of_pairs() -> Non
     assert all(np.isnan(each) for each in diverged.values())
 
 
+def test_a_number_that_is_the_same_in_all_rows_has_no_r2_beside_another_one() -> None:
+    true = np.column_stack([np.arange(9.0), np.full(9, 3.0)])
+    scores = RegressionScores.of(np.concatenate([true + 1, true, true + 2], axis=1), true, ("a", "b"))
+    assert [each["r2"] for each in scores.details()["parts"]] == [pytest.approx(0.85), None]
+
+
 def test_the_worst_rows_are_shown_with_what_was_predicted(diabetes: Dataset) -> None:
     test = diabetes.split("test")
     true = test.column("target")

@@ -394,3 +394,8 @@ def test_a_tie_is_half_right_so_that_the_first_model_is_no_better_than_chance() 
     scores = scores_of(np.array([0.5, 0.5]), np.zeros(2))
     assert scores.metrics()["accuracy"] == 0.5
     assert torch.isfinite(torch.tensor(list(scores.metrics().values()))).all()
+
+
+def test_a_reward_that_is_not_a_number_has_no_mean() -> None:
+    parts = scores_of(np.ones(2), np.array([1.0, np.nan])).details()["parts"]
+    assert [each["mean reward"] for each in parts] == [None, 0.0]

@@ -12,6 +12,7 @@ import torch
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.numbers import finite_or_none
 from gpu_pipelines.tasks.instances import decoded, prompts_to_send
 from gpu_pipelines.tasks.preference.losses import ORPO, SIGMOID, Said, drift_of, judged_losses, pair_losses, rewards
 from gpu_pipelines.tasks.preference.recipe import FIRST, FIRST_TOKENS, PREDICTED, SECOND, SECOND_TOKENS, WHOLE
@@ -62,7 +63,7 @@ class PreferenceScores(SummedScores):
                 "bad": self.sums[~self.judged, FIRST_REWARD],
             }
         told = [(name, values) for name, values in kinds.items() if len(values)]
-        return {"parts": [{"name": name, "rows": len(v), "mean reward": float(v.mean())} for name, v in told]}
+        return {"parts": [{"name": name, "rows": len(v), "mean reward": finite_or_none(v.mean())} for name, v in told]}
 
 
 class PreferenceScoring(Scoring):

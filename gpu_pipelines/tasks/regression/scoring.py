@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
-from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled, json_metrics
 from gpu_pipelines.numbers import figure, finite_or_none
 from gpu_pipelines.tasks.instances import rows_to_send
 from gpu_pipelines.tasks.regression.task import INPUT, TARGET
@@ -57,7 +57,7 @@ class RegressionScores(SummedScores):
         found = self._by_target(self.sums.sum(axis=0)[None])
         return {
             "parts": [
-                {"name": name, **{metric: float(values[0, place]) for metric, values in found.items()}}
+                {"name": name, **json_metrics({metric: values[0, place] for metric, values in found.items()})}
                 for place, name in enumerate(self.targets)
             ]
         }
