@@ -50,10 +50,11 @@ class Evaluation:
             class, rows) and `calibration` (bins with range, rows, mean confidence and accuracy), of a model that is
             scored by its loss `loss_tokens`, of others that have them `parts` (a `name` and figures of each), and
             `slices`: for each value of the column `slice_by` its rows, metrics, and the `champion`'s values.
-        champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
-            `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers
-            and preferences `mcnemar`, and with a fixed test set `same_test_set`: whether it was registered with a score
-            on the same one. A champion that could not be scored has `not_compared`, the reason, and no metrics.
+        champion: the registry's champion on the same rows, or None if there is none: `version`, `digest`
+            (of the model's files), `metrics`, `differences` (of the model to it: value, low, high at `confidence`, by
+            paired bootstrap), of classifiers and preferences `mcnemar`, and with a fixed test set `same_test_set`:
+            whether it was registered with a score on the same one. A champion that could not be scored has
+            `not_compared`, the reason, and no metrics.
         gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
         mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,

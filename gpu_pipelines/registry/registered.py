@@ -150,6 +150,11 @@ class RegisteredVersion:
             return RemoteFolder(self.place).state()
         return digest_of(sha256_of_tree(Path(self.place)))
 
+    @property
+    def recorded_digest(self) -> str:
+        """Hex SHA-256 of the model as it was uploaded; another model may have its number in another registry."""
+        return digest_of(model_files(self.info.get("files") or {}))
+
     def _require_undamaged(self, place: str) -> None:
         if isinstance(self.unread, NewerFormatError):
             told = f"Version {self.number} of {self.name!r} cannot be checked: {self.unread.problem}"

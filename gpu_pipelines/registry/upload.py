@@ -102,8 +102,8 @@ def upload_model(
     if not name:
         raise UserError(f"The model in {model_directory} has no {EVALUATION}, so it has no name.", "Give model_name.")
     registry = _registry(settings, near=place if is_remote(place) else "")
-    # The champion of another name has numbers of its own.
-    compared_with = evaluation.champion_version if evaluation and evaluation.model_name == name else None
+    before = registry.champion(name)
+    compared_with = _compared_with(evaluation, name, before)
     version = registry.add(
         name,
         model_directory,
@@ -114,7 +114,7 @@ def upload_model(
             "pipeline_job": settings.pipeline_job,
             **({TRACKED_RUN: tracked_run} if tracked_run else {}),
         },
-        _promotion(evaluation, compared_with, registry.champion(name), passed),
+        _promotion(evaluation, compared_with, before, passed),
         _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
     told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
@@ -124,7 +124,7 @@ def upload_model(
     if evaluation and passed and champion and champion.number not in (version.number, compared_with):
         print(
             f"warning: the champion is now version {champion.number}, which this model was not compared with; "
-            f"it stays. Run the evaluation again with model_name={name} to compare.",
+            f"it stays. Run the evaluation again with model_name={name} and registry={settings.registry} to compare.",
             flush=True,
         )
     return version
@@ -192,6 +192,19 @@ def _told_of(evaluation: Evaluation | None, compared_with: int | None) -> dict[s
         COMPARED_WITH: compared_with,
         "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
     }
+
+
+def _compared_with(evaluation: Evaluation | None, name: str, champion: RegisteredVersion | None) -> int | None:
+    """The version of this registry that a model was compared with: one of another registry may have its number."""
+    if evaluation is None or evaluation.champion is None or evaluation.model_name != name:
+        return None
+    number: int = evaluation.champion["version"]
+    is_other = (
+        champion is not None
+        and champion.number == number
+        and evaluation.champion.get("digest", champion.recorded_digest) != champion.recorded_digest
+    )
+    return None if is_other else number
 
 
 def _promotion(

@@ -125,7 +125,8 @@ def test_a_champion_whose_recipe_cannot_score_these_rows_stays_and_the_report_sa
         gate = next(gate for gate in evaluation.gates if "champion" in gate["gate"])
         assert "version 1 could not be compared with, and stays" in gate["why"]
         assert why in gate["why"]
-    assert evaluation.champion == {"version": 1, "metrics": {}, "not_compared": evaluation.champion["not_compared"]}  # type: ignore[index]
+    assert evaluation.champion is not None
+    assert evaluation.champion.keys() == {"version", "digest", "metrics", "not_compared"}
     page = page_of(tmp_path, dataset, evaluation)
     assert "Not compared." in page
     assert "models alias mine champion NUMBER" in page
@@ -315,6 +316,23 @@ def test_an_equal_model_does_not_take_the_champions_place(images: Dataset, tmp_p
     assert (again.number, again.added) == (1, False)
     registry = DirectoryRegistry(Path(settings_in(tmp_path).registry))
     assert replace(again, added=True) == registry.champion("mine")
+
+
+def test_a_champion_of_the_same_number_in_another_registry_is_not_replaced(
+    images: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, threshold in (("poor", 0.7), ("good", 0.45), ("middling", 0.65)):
+        write_brightness(tmp_path / name, images, threshold)
+    settings = UploadSettings(str(tmp_path / "other"), "mine", smoke_test=False)
+    evaluate(tmp_path, images, "good")
+    assert upload_model(settings, tmp_path / "best-good", passed=True).number == 1
+    evaluate(tmp_path, images, "poor")
+    register(tmp_path, "poor")
+    evaluation = evaluate(tmp_path, images, "middling")
+    assert evaluation.passed
+    assert upload_model(settings, tmp_path / "best-middling", evaluation.passed).aliases == ("challenger",)
+    assert f"with model_name=mine and registry={settings.registry} to compare" in capsys.readouterr().out
+    assert register(tmp_path, "middling").aliases == ("challenger", "champion")
 
 
 # Another registry than a directory

@@ -158,7 +158,7 @@ def test_a_model_that_was_compared_with_the_champion_of_another_name_replaces_no
     open_registry(registry).set_alias("theirs", "champion", 1)
     (model / "number.txt").write_text("2")
     assert upload(registry, model, **given).metadata["aliases"] == ["challenger"]
-    assert "Run the evaluation again with model_name=theirs to compare" in capsys.readouterr().out
+    assert "Run the evaluation again with model_name=theirs and registry=" in capsys.readouterr().out
 
 
 def test_a_message_says_why_a_model_that_has_passed_is_not_the_champion(tmp_path: Path) -> None:
