@@ -120,7 +120,7 @@ class DirectoryRegistry(Registry):
         except OSError as error:
             raise UserError(
                 f"The model {name!r} could not be written to {self.root}: {error.strerror or first_line(error)}.",
-                "No version was added. Check space and permissions, then upload again.",
+                "No alias was moved. Check space and permissions, then upload again.",
             ) from None
         return replace(self._version(name, number, aliases), added=same is None, led=champion == number)
 

@@ -197,10 +197,22 @@ def test_a_look_whether_it_can_be_written_leaves_nothing(tmp_path: Path) -> None
 def test_a_model_that_vanishes_while_it_is_uploaded_leaves_no_version(tmp_path: Path, model: Path) -> None:
     registry = DirectoryRegistry(tmp_path / "registry")
     (model / "gone.bin").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="No version was added"):
+    with pytest.raises(UserError, match="No alias was moved"):
         add(registry, model)
     assert registry.versions("digits") == []
     assert registry.names() == []
+
+
+def test_an_upload_that_fails_at_its_end_does_not_say_that_there_is_no_version(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "_write_aliases", lambda *_: tmp_path.mkdir())
+        with pytest.raises(UserError, match="No alias was moved"):
+            add(registry, model)
+    assert (len(registry.versions("digits")), registry.aliases("digits")) == (1, {})
+    assert add_again(registry, model) == 1
 
 
 @pytest.mark.parametrize("name", ["../escape", "UPPER", "a/b", "-dash", "x" * 64, "tab\t"])
