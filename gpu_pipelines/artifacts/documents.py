@@ -177,12 +177,17 @@ def sha256_of_file(path: Path) -> str:
 
 
 def sha256_of_tree(directory: Path, leave_out: tuple[str, ...] = ()) -> dict[str, str]:
-    """Hex SHA-256 of every file below a directory, by path relative to it, sorted.
+    """Hex SHA-256 of every file below a directory, by path relative to it, sorted; links are followed, as by copies.
 
     Args:
         directory: where to look.
         leave_out: relative paths that are not hashed (the document that will hold the hashes).
     """
-    files = sorted(path for path in directory.rglob("*") if path.is_file())
+
+    def failed(error: OSError) -> None:
+        raise error
+
+    walked = os.walk(directory, onerror=failed, followlinks=True) if directory.is_dir() else ()
+    files = sorted(path for folder, _, names in walked for name in names if (path := Path(folder, name)).is_file())
     named = ((path.relative_to(directory).as_posix(), path) for path in files)
     return {name: sha256_of_file(path) for name, path in named if name not in leave_out}

@@ -203,6 +203,14 @@ def test_a_model_that_vanishes_while_it_is_uploaded_leaves_no_version(tmp_path: 
     assert registry.names() == []
 
 
+def test_files_behind_a_link_to_a_folder_are_part_of_the_model(tmp_path: Path, model: Path) -> None:
+    (model / "base").symlink_to(model / "tokenizer")
+    registry = DirectoryRegistry(tmp_path / "registry")
+    version = registry.version("digits", add(registry, model))
+    version.require_undamaged()
+    assert "base/vocabulary.json" in version.info["files"]
+
+
 def test_an_upload_that_fails_at_its_end_does_not_say_that_there_is_no_version(
     tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
