@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -240,10 +241,10 @@ def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | Champ
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
     asked = [settings.ranking(task, metrics).metric]
-    later = (
-        () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures, *settings.texts.metrics)
-    )
+    later = () if settings.scoring_function else (LATENCY, *task_named(task).figures, *settings.texts.metrics)
     gates = [gate.metric for gate in settings.parsed_gates(task) if gate.metric]
+    if settings.slice_by:
+        gates = [re.sub(r"slices\.(.*)\.(min|max)", r"\1", metric) for metric in gates]
     gates = [metric for metric in gates if not (settings.benchmarks and is_metric_of_benchmark(metric))]
     asked += [metric for metric in gates if not metric.startswith(later)]
     if missing := [name for name in asked if name not in metrics]:

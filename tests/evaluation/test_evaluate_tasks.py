@@ -111,7 +111,9 @@ def test_without_any_finite_checkpoint_there_is_no_best_one(numbers: Dataset, tm
     assert not (tmp_path / "best").exists()
 
 
-def test_what_cannot_be_scored_is_refused_with_the_reason(numbers: Dataset, tmp_path: Path) -> None:
+def test_what_cannot_be_scored_is_refused_with_the_reason(
+    numbers: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(directory: str, **given: Any) -> str:
         with pytest.raises(UserError) as caught:
             evaluate_checkpoints(
@@ -124,6 +126,8 @@ def test_what_cannot_be_scored_is_refused_with_the_reason(numbers: Dataset, tmp_
     write_regressions(tmp_path / "good", numbers, [0.1])
     assert "gives loss, perplexity" in refused("good", gates=["token_accuracy>=0.1"])
     assert "'accuracy'" in refused("good", gates=["accuracy>=0.1"])
+    monkeypatch.setattr(Dataset, "slice_values", lambda self, split, column: ["a"] * self.manifest.rows(split))
+    assert "gives loss, perplexity" in refused("good", gates=["slices.token_accuracy.min>=0.1"], slice_by="kind")
     write_regressions(tmp_path / "none", numbers, [0.1])
     write_configuration(tmp_path / "none", {"task": "own_numbers", "settings": {"model": "linear"}})
     assert "names no recipe" in refused("none")
