@@ -217,10 +217,15 @@ def test_the_parameters_of_a_file_of_python_are_those_of_its_pipeline(tmp_path: 
     assert "has 3 pipelines" in done.err
 
 
-def test_a_file_that_is_no_pipeline_has_no_parameters(tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text("- 1\n")
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [("- 1\n", "a compiled pipeline."), ('a: "cut', "YAML: "), ("? [a]\n: 1\n", "YAML: "), ("a: !b c\n", "YAML: ")],
+)
+def test_a_file_that_is_no_pipeline_has_no_parameters(tmp_path: Path, text: str, wrong: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
     done = command("parameters", "x.yaml", cwd=tmp_path)
-    assert (done.status, done.err.splitlines()[0]) == (2, "error: The file x.yaml is not a compiled pipeline.")
+    assert done.status == 2
+    assert done.err.startswith(f"error: The file x.yaml is not {wrong}")
 
 
 # Defaults of a task

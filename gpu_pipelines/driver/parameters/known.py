@@ -44,12 +44,12 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
         from gpu_pipelines.targets.local.target import LocalTarget
 
         return _opened(pipeline, parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None)))
-    from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
+    from gpu_pipelines.targets.compiled import compiled, parsed_documents, text_of_file
     from gpu_pipelines.targets.own.file import pipeline_in
 
     text = compiled(pipeline_in(pipeline)) if is_python(pipeline) else text_of_file(pipeline)
     try:
-        spec = documents_of(text)[0]
+        spec = parsed_documents(text, f"The file {pipeline}")[0]
         task = compiled_in(spec).get("task", "")
         return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec), task)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
