@@ -91,7 +91,7 @@ def document_in(text: bytes, place: str) -> dict[str, Any]:
     """
     try:
         content = json.loads(text.decode("utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedError(f"{place} is damaged: {error}.") from None
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(version, int):

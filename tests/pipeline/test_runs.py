@@ -162,6 +162,14 @@ def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[
     assert "broken/run.json is damaged" in told
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, f'{{"format_version": {"9" * 5_000}}}'], ids=["deep", "long"])
+def test_a_record_that_python_cannot_read_hides_no_other_run(text: str, tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "run.json").write_text(text)
+    listed, (told,) = runs_and_problems(tmp_path)
+    assert (listed, "broken/run.json is damaged" in told) == ([], True)
+
+
 def test_of_runs_of_one_second_the_last_is_the_newest(tmp_path: Path) -> None:
     for name in ("small-20261122-130718", *(f"small-20261122-130718-{number}" for number in range(2, 12))):
         (tmp_path / name).mkdir()
