@@ -27,12 +27,14 @@ from gpu_pipelines.tasks.model_places import (
 from gpu_pipelines.tasks.task import Task
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, load_tokenizer
 
-#: What the client of the hub raises, and what to do; the first that fits.
+_NETWORK = "Check the network, or give a directory or gs://…, which need no hub."
+#: What the client of the hub raises, and what to do; the first that fits. TransportError is httpx's.
 _REMEDIES = {
     "GatedRepoError": "Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.",
     "RepositoryNotFoundError": "Check its name; for a private one set HF_TOKEN where the steps run.",
     "RevisionNotFoundError": "Check the revision behind the @: a branch, a tag, or a commit.",
-    "LocalEntryNotFoundError": "Check the network, or give a directory or gs://…, which need no hub.",
+    "LocalEntryNotFoundError": _NETWORK,
+    "TransportError": _NETWORK,
     "EntryNotFoundError": "Give a whole model in Hugging Face layout; adapters alone are none.",
 }
 #: How a file begins that Git LFS has left in place of another.
@@ -365,7 +367,7 @@ def with_file(model: str, name: str, scratch: Path) -> Path:
         return Path(place)
     try:
         return Path(hf_hub_download(place, name, revision=revision)).parent
-    except (OSError, ValueError) as error:
+    except Exception as error:  # Names, networks: of several packages.
         kinds = {kind.__name__ for kind in type(error).__mro__}
         raise UserError(
             f"The model {place_told(model)} cannot be read from the hub: {first_line(error)}",

@@ -23,7 +23,7 @@ from tokenizers.models import WordLevel
 
 from gpu_pipelines.artifacts.remote_files import connected
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
+from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration, with_file
 from gpu_pipelines.tasks.pretrained import from_pretrained
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.training.settings import TrainingSettings
@@ -284,6 +284,18 @@ def test_the_size_of_a_model_of_the_hub_is_read_without_its_weights_and_without_
         )
     assert done.stdout.splitlines() == ["bert", ""], done.stderr
     assert "UserError: The model 'owner/gone', which is no directory here, cannot be read from the hub" in done.stderr
+
+
+def test_a_proxy_that_refuses_the_hub_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class TransportError(Exception):
+        """Not of Python's own kinds, as that of httpx."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise TransportError("403 Forbidden")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", refused)
+    with pytest.raises(UserError, match=r"cannot be read from the hub: 403 Forbidden\n  Check the network"):
+        with_file("owner/bert", "config.json", tmp_path)
 
 
 def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path) -> None:
