@@ -140,6 +140,7 @@ def test_spot_draws_on_its_own_quota_and_minus_one_is_no_limit(quotas: GoogleApi
     [
         (["quota", "h100:3", "--project", "p"], "No machine has 3 × h100"),
         (["quota", "cpu:2", "--project", "p"], "needs no quota"),
+        (["quota", "h100:8", "--project", "projects/p"], "Give the id alone"),
         (
             ["quota", "a100:8", "--project", "p"],
             "has no quota metric aiplatform.googleapis.com/custom_model_training_nvidia_a100",

@@ -25,7 +25,7 @@ class Clients:
         project: project to ask for and to bill the requests to; None takes that of the environment or the credentials.
 
     Raises:
-        UserError: if a library, the credentials or the project is missing.
+        UserError: if a library, the credentials or the project is missing, or the project is a path.
     """
 
     def __init__(self, project: str | None = None) -> None:
@@ -37,6 +37,8 @@ class Clients:
             raise UserError(
                 "No project is set.", "Give --project, or run gcloud config set project and use its credentials."
             )
+        if "/" in found:
+            raise UserError(f"{found[:80]!r} is not the id of a project.", "Give the id alone, such as my-project-123.")
         self.project: str = found
 
     def quotas(self) -> Any:
