@@ -22,7 +22,7 @@ from gpu_pipelines.migration.old_machines import (
     wrong_combination,
 )
 from gpu_pipelines.migration.replacements import Wanted, replace_gpu
-from gpu_pipelines.migration.replicas import NOT_VERIFIED, TPU, replicas_of
+from gpu_pipelines.migration.replicas import NOT_VERIFIED, ROLES, TPU, replicas_of
 
 #: The range of `DiskSpec.boot_disk_size_gb` in the API.
 _DISK_GB = (100, 64000)
@@ -82,7 +82,12 @@ def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Not
     Refuses what the old service would have refused, and what is no longer available.
     """
     found: dict[str, Pool] = {}
-    for role, replicas in replicas_of(training, notes).items():
+    by_role = replicas_of(training, notes)
+    for role in ROLES:
+        for name in (f"{role}Type", f"{role}Config"):
+            if role not in by_role and training.get(name):
+                notes.dropped(name, f"{role}Count is not given or 0, so there is no such pool.")
+    for role, replicas in by_role.items():
         try:
             found[role] = _pool(role, replicas, training.get(f"{role}Config") or {}, conditions, notes)
         except PlanError as error:

@@ -110,6 +110,8 @@ def programs(
         if (training.get(f"{role}Config") or {}).get("tpuTfVersion"):
             notes.dropped(f"{role}Config.tpuTfVersion", "It is for TPUs.")
     if _image(training, "master"):
+        if training.get("pythonVersion"):
+            notes.dropped("pythonVersion", "The image has its own Python.")
         return {role: {"containerSpec": _container(training, role, notes)} for role in roles}
     if packages.uris or training.get("pythonModule") or training.get("runtimeVersion"):
         return _of_packages(training, roles, packages, around, notes)
@@ -200,7 +202,7 @@ def _executor(training: Mapping[str, Any], gpu: bool, around: Surroundings, note
     runtime, python = training.get("runtimeVersion"), training.get("pythonVersion")
     told = f"runtime version {runtime or 'not given'}" + (f" with Python {python}" if python else "")
     if around.image:
-        if runtime:
+        if runtime or python:
             notes.changed("runtimeVersion", f"Vertex AI has no runtime versions; {told} becomes {around.image}.")
         return around.image
     found = image_for(runtime, around.today)

@@ -66,8 +66,6 @@ def _custom(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
             notes.refuse(f"{role}Count is {count}, which needs {role}Type.")
         elif count and kind:
             found[role] = Replicas(kind, count, _accelerator(training, role, notes))
-        elif kind:
-            notes.dropped(f"{role}Type", f"{role}Count is not given or 0, so there is no such pool.")
     return found
 
 

@@ -61,6 +61,18 @@ def test_a_job_with_an_unused_pool_is_submitted_by_what_takes_it(gpu: str) -> No
     assert found.to_json("vertex.yaml")["commands"] == {"gpu_pipelines": own, "gcloud": None}
 
 
+def test_the_config_of_machines_that_a_job_does_not_have_is_dropped_and_said() -> None:
+    gpu = {"acceleratorConfig": {"type": "NVIDIA_TESLA_T4", "count": 1}}
+    found = migrated(custom(workerConfig=gpu, evaluatorConfig={"diskConfig": {"bootDiskSizeGb": 300}}))
+    assert len(found.config["workerPoolSpecs"]) == 1
+    for field in ("workerConfig", "evaluatorConfig"):
+        assert "no such pool" in texts(found, "dropped", field)
+
+
+def test_the_python_of_a_container_is_that_of_its_image() -> None:
+    assert "its own Python" in texts(migrated(custom(pythonVersion="3.7")), "dropped", "pythonVersion")
+
+
 def test_scheduling_becomes_timeout_spot_and_restart() -> None:
     found = migrated(
         custom(
