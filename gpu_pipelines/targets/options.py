@@ -355,10 +355,14 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
     """Names and values from texts of the form NAME=VALUE.
 
     Raises:
-        UserError: a text is not of that form, or a name is given with two values.
+        UserError: a text is not of that form or not UTF-8, or a name is given with two values.
     """
+    from gpu_pipelines.yaml_output import is_utf8
+
     found: dict[str, str] = {}
     for text in texts or []:
+        if not is_utf8(text):
+            raise UserError(f"{flag} {text[:80]!a} is not UTF-8; the request has to be UTF-8.")
         name, sign, value = text.partition("=")
         if not (sign and name):
             raise UserError(f"{flag} {text[:80]} is not of the form NAME=VALUE.")

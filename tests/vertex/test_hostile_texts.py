@@ -18,6 +18,7 @@ from gpu_pipelines.migration import migrate
 from gpu_pipelines.migration.gcloud_flags import parse_command
 from gpu_pipelines.migration.job_file import read_job
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.options import CloudOptions
 from gpu_pipelines.targets.vertex.jobs.config import config_text, job_document
 from gpu_pipelines.targets.vertex.jobs.file import prepare_job
 from gpu_pipelines.targets.vertex.options import JobFlags
@@ -226,8 +227,11 @@ def test_the_whole_command_reaches_the_service_as_it_was_given(vertex_api: Verte
 
 
 def test_a_text_that_no_request_can_have_is_refused() -> None:
-    done = command("job", "config", "--accelerator", "l4:2", "--image", IMAGE, "--", "a\udcffb")
-    assert done.status == 2
-    assert "not UTF-8" in done.err
+    for words in (("--", "a\udcffb"), ("--env", "A=a\udcffb")):
+        done = command("job", "config", "--accelerator", "l4:2", "--image", IMAGE, *words)
+        assert done.status == 2
+        assert "not UTF-8" in done.err
+    with pytest.raises(UserError, match="not UTF-8"):
+        CloudOptions(env=["A=a\udcffb"]).environment  # noqa: B018
     done = command("job", "config", "--accelerator", "l4:2", "--image", IMAGE, "--name", "a\nworkerPoolSpecs: []")
     assert "do not fit on one line" in done.err

@@ -361,8 +361,7 @@ def _mixed_flex_start(pools: list[Pool], plan: AcceleratorPlan) -> list[str]:
 
 
 def _require_text(flags: JobFlags) -> None:
-    variables = [part for pair in flags.environment.items() for part in pair]
-    for text in (*flags.words, *flags.arguments, *variables):
+    for text in (*flags.words, *flags.arguments):
         if not is_utf8(text):
             raise UserError(f"{text[:80]!a} is not UTF-8; the request has to be UTF-8.")
 
