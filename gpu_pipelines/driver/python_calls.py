@@ -16,7 +16,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, plain, typed
 from gpu_pipelines.driver.run import Run
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, of_the_system
 
 #: A flag to rename. Commands stay as they are, also requests like those of `accelerators plan`, and so does a flag in
 #: parentheses after its name.
@@ -31,7 +31,8 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
 
     Returns:
         The function, which first raises UserError with all arguments of wrong types. None stands for a default that is
-        empty. Errors name arguments and options in place of flags.
+        empty. Errors name arguments and options in place of flags. A full disk and a file without permission are
+        UserErrors, as on the command line.
     """
     signature = inspect.signature(function)
 
@@ -48,6 +49,11 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
         except UserError as error:
             _name_arguments(error, signature)
             raise
+        except OSError as error:
+            told = of_the_system(error)
+            if told is None:
+                raise
+            raise told from error
 
     # Pickle, such as for another process, finds it by this name.
     called.__module__ = "gpu_pipelines"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import re
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import typer
 
 import gpu_pipelines
 from gpu_pipelines.cli.main import app
+from gpu_pipelines.errors import UserError
 
 DOCUMENTS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCUMENTS / "python.md").read_text(encoding="utf-8")
@@ -50,3 +52,14 @@ def test_the_package_shows_all_of_them_and_what_they_take() -> None:
     others = {"Container", "Evaluation", "JobOptions", "Wishes", "Workload", "__version__", "open_registry"}
     others |= {"evaluate", "tune", "worker_pool_specs", "workload_of_model"}
     assert set(dir(gpu_pipelines)) == others | {name.partition(".")[0] for name in TABLE.values()}
+
+
+def test_an_error_of_the_system_is_that_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that catches UserError got the OSError itself."""
+
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "/data/runs")
+
+    monkeypatch.setattr(Path, "glob", refused)
+    with pytest.raises(UserError, match=r"^/data/runs may not be used: Permission denied"):
+        gpu_pipelines.list_runs(tmp_path)
