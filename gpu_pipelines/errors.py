@@ -340,9 +340,13 @@ def full_disk_named(what: str, place: Path) -> Iterator[None]:
 
 
 def of_the_system(error: BaseException) -> UserError | None:
-    """The error for a full disk, a file without permission, or an impossible file name; None for any other error."""
+    """The error for a full disk, a file without permission, or an impossible name; None for any other error."""
     if is_of_a_full_disk(error):
         return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
+    if isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+        # Bytes of a command line or of a file name that are not UTF-8, on their way into a request or a document.
+        around = error.object[max(error.start - 40, 0) : error.end + 40]
+        return UserError(f"{around!a} is not UTF-8, and nothing else can be sent or written.", "Give another name.")
     if not isinstance(error, OSError) or not error.filename:
         return None
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

@@ -122,7 +122,7 @@ def main() -> None:
             raise
         no_user = UserError("A path begins with ~ and a name that no user of this machine has.", "Give the whole path.")
         print(f"{ERROR_PREFIX}{no_user}", file=sys.stderr)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
         told = of_the_system(error)
         if told is None:
             raise

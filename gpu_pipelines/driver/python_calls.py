@@ -32,7 +32,7 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
     Returns:
         The function, which first raises UserError with all arguments of wrong types. None stands for a default that is
         empty. Errors name arguments and options in place of flags. A full disk and a file without permission are
-        UserErrors, as on the command line.
+        UserErrors, and so is a text that is not UTF-8, as on the command line.
     """
     signature = inspect.signature(function)
 
@@ -49,7 +49,7 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
         except UserError as error:
             _name_arguments(error, signature)
             raise
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             told = of_the_system(error)
             if told is None:
                 raise

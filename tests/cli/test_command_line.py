@@ -118,6 +118,13 @@ def test_what_names_no_file_is_no_traceback(tmp_path: Path) -> None:
     assert done.err == f"error: {'x' * 80}… names no file: File name too long.\n  Give another path.\n"
 
 
+def test_a_name_that_is_not_utf8_is_no_traceback(tmp_path: Path) -> None:
+    done = command("run", PIPELINE, "--runs", "caf\udce9", "--dry-run", cwd=tmp_path)
+    assert (done.status, done.out) == (1, "")
+    assert r"caf\udce9" in done.err.splitlines()[0]
+    assert "is not UTF-8" in done.err
+
+
 def test_a_program_may_have_no_streams() -> None:
     def without(stream: int, spec: str) -> subprocess.CompletedProcess[str]:
         command = ["sh", "-c", f'exec "$0" "$@" {stream}>&-', GPU_PIPELINES, "accelerators", "plan", spec]
