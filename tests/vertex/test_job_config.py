@@ -288,6 +288,7 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
         (json.dumps({"workerPoolSpecs": [{}, pool()]}), "The first pool is empty"),
         (json.dumps({"workerPoolSpecs": [pool(), pool({}, replicas=2)]}), "Pool 1 has no machineSpec.machineType"),
         (json.dumps({"workerPoolSpecs": [pool(), {}, pool(replicas=0)]}), "has 0 replicas"),
+        ("workerPoolSpecs: 8", "is '8'.\n  A pool is a mapping"),
         ("workerPoolSpecs: []\nworkerPoolSpecs: {}", "twice, in lines 1 and 2"),
         ("", "not a mapping"),
         (json.dumps({"workerPoolSpecs": [pool({**L4, "acceleratorCount": 3})]}), "g2-standard-24"),

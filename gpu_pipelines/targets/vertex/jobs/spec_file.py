@@ -54,7 +54,7 @@ def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str,
 
     message = custom_job.CustomJobSpec.pb()()
     content = _with_lists(content, message.DESCRIPTOR, path, hints)
-    _require_replicas(content, path)
+    _require_pools(content, path)
     try:
         json_format.ParseDict(content, message)
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
@@ -98,9 +98,11 @@ def _require_texts(name: str, values: list[Any], path: Path) -> None:
             raise UserError(f"{name} of {path} has {told}, which YAML does not read as text.", f'Write "{told}".')
 
 
-def _require_replicas(content: dict[str, Any], path: Path) -> None:
+def _require_pools(content: dict[str, Any], path: Path) -> None:
     """Protocol buffers do not distinguish 0 from a missing number, which means 1, so a 0 must be noticed here."""
     for index, pool in enumerate(content.get("workerPoolSpecs") or content.get("worker_pool_specs") or []):
+        if not isinstance(pool, dict | None):
+            raise UserError(f"Pool {index} of {path} is {str(pool)[:60]!r}.", "A pool is a mapping, with machineSpec.")
         counts = [pool[name] for name in ("replicaCount", "replica_count") if name in pool] if pool else []
         if any(str(count) == "0" for count in counts):
             raise UserError(f"Pool {index} of {path} has 0 replicas.", "A pool that is not used is empty: {}.")
