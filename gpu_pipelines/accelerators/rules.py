@@ -211,8 +211,9 @@ def _check_hours(checked: Checked) -> None:
     hours = checked.request.hours
     if hours is None:
         return
-    if not (math.isfinite(hours) and 0 < hours <= MAX_HOURS):
-        checked.add("hours", f"A job cannot run {hours:g} hours; give more than 0 and at most {MAX_HOURS}.")
+    # A time limit is sent in whole seconds, and 0 stands for none.
+    if not (math.isfinite(hours) and 1 / 3600 <= hours <= MAX_HOURS):
+        checked.add("hours", f"A job cannot run {hours:g} hours; give at least a second and at most {MAX_HOURS} hours.")
     elif checked.request.chosen_strategy == "flex-start" and hours > FLEX_START_MAX_HOURS:
         checked.add(
             "hours",

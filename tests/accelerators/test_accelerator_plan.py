@@ -344,6 +344,7 @@ def test_nonsense_gets_one_short_message(spec: str) -> None:
         ("nodes", -3),
         ("nodes", 10**9),
         ("hours", 0.0),
+        ("hours", 0.0001),
         ("hours", float("nan")),
         ("hours", float("inf")),
         ("memory_gb", -1.0),

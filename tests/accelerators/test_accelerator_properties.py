@@ -81,7 +81,7 @@ def breaks(request: PlanRequest, day: object) -> list[str]:
         "memory": request.memory_gb is not None and made.machine.memory_gb < request.memory_gb,
         "flex-start": made.strategy == "flex-start" and (gpu not in FLEX_START or (made.hours or 0) > 168),
         "gb200": gpu == "gb200" and made.strategy != "reservation",
-        "hours": made.hours is not None and not 0 < made.hours <= 8784,
+        "hours": made.hours is not None and not 1 / 3600 <= made.hours <= 8784,
         "reservation": made.reservation is not None and made.strategy != "reservation",
     }
     if made.region is not None and gpu != "k80":
