@@ -62,7 +62,7 @@ class PlanRequest:
             "memory": None if self.memory_gb is None else f"{self.memory_gb:g}",
         }
         return " ".join(
-            [shlex.quote(self.spec), *(f"--{name} {value}" for name, value in flags.items() if value is not None)]
+            [shlex.quote(self.spec), *(f"--{name} {value}" for name, value in flags.items() if value not in (None, ""))]
         )
 
 

@@ -95,6 +95,11 @@ def test_a_consumer_card_is_answered_side_by_side() -> None:
     assert "Instead: l4:2; a100:2" in result.err
 
 
+def test_an_empty_region_is_open_also_in_what_is_offered_instead() -> None:
+    result = command("accelerators", "plan", "l4:3", "--region", "")
+    assert "Instead: l4:4; l4:2; l4:1; l4:8\n" in result.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
