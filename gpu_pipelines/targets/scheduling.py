@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import Cron
 from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 
@@ -46,6 +47,9 @@ class Wanted:
         values: the parameters of its runs.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
         found: the schedule to change; None for a new one.
+
+    Raises:
+        UserError: the name is empty.
     """
 
     name: str | None
@@ -54,6 +58,10 @@ class Wanted:
     values: Values | None = None
     cache: bool | None = None
     found: Any = None
+
+    def __post_init__(self) -> None:
+        if self.name is not None and not self.name.strip():
+            raise UserError("The name of the schedule is empty.", "Give another --name.")
 
 
 class Schedules(ABC):

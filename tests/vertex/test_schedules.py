@@ -380,6 +380,7 @@ def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
         ([*DAILY, "--start", "soon"], "--start is 'soon', which is not a time"),
         ([*DAILY, "--start", "2098-01-02", "--end", "2098-01-01"], "is not after --start"),
         ([*DAILY, "--end", "2020-01-01"], "nothing would ever run"),
+        ([*DAILY, "--name", " "], "The name of the schedule is empty."),
         ([*DAILY, "-p", "b=1"], "There is no parameter 'b'"),
         ([*DAILY, "-p", "a=x"], "a takes a whole number"),
     ],
