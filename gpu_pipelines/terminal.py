@@ -39,7 +39,8 @@ def console_on(stream: TextIO | None = None) -> Console:
     from rich.console import Console
 
     stream = stream or sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else width_of(stream), highlight=False)
+    # By default `12:100:3` is shown with an emoji.
+    return Console(file=stream, width=None if stream.isatty() else width_of(stream), highlight=False, emoji=False)
 
 
 def wrapped(text: str, first: str = "", then: str | None = None, width: int | None = None) -> str:

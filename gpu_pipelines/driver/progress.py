@@ -47,11 +47,12 @@ class PlainProgress:
         self._print(f"{step.name}: {step.status}{took}")
 
     def _print(self, text: str) -> None:
-        with self._console.capture() as shown:
-            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-        # A reader that has closed the pipe, as `head` and `less` do, does not end a run.
+        from rich.control import strip_control_codes
+
+        # Not with the console, which takes most of the time of a step that prints much. A reader that has closed the
+        # pipe, as `head` and `less` do, does not end a run.
         with suppress(BrokenPipeError):
-            print(shown.get(), end="", file=self._console.file, flush=True)
+            print(strip_control_codes(text), file=self._console.file, flush=True)
 
 
 class LiveProgress:

@@ -17,7 +17,7 @@ from test_command_line import command
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.driver.progress import LiveProgress, progress_on
 from gpu_pipelines.targets.steps import StepRecord
-from gpu_pipelines.terminal import Column, Table, wrapped
+from gpu_pipelines.terminal import Column, Table, console_on, wrapped
 
 WIDTHS = (80, 120, 200)
 LONG = "a sentence of many words that says why this row is as it is and what to do about it, at some length " * 2
@@ -158,8 +158,16 @@ def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pyte
     out = io.StringIO()
     with progress_on(Console(file=out)) as progress:
         progress.step_began("train-model")
-        progress.step_said("train-model", "step 8/8")
-    assert out.getvalue() == "train-model: started\ntrain-model: step 8/8\n"
+        progress.step_said("train-model", "step 8/8\tat 12:100:3")
+    assert out.getvalue() == "train-model: started\ntrain-model: step 8/8\tat 12:100:3\n"
+
+
+def test_what_looks_like_the_name_of_an_emoji_is_printed_as_it_is() -> None:
+    out = io.StringIO()
+    table = Table("rate", Column.text("why"))
+    table.add_row("12:100:3", "s3:x:y")
+    table.print(console_on(out))
+    assert out.getvalue().splitlines()[1].split() == ["12:100:3", "s3:x:y"]
 
 
 # Ctrl-C
