@@ -10,6 +10,10 @@ import pytest
 import yaml
 from conftest import gpu_pipelines, newest_run
 
+from gpu_pipelines.targets.local.own import own_here
+from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.targets.own.pipeline import own_pipeline
+
 WRITING = """
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Output
@@ -123,6 +127,31 @@ def sizes(flag: bool = True):
     large(data=data)
     small(data=data)
 """
+
+
+CALLED_LIKE_ITS_STEP = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@dsl.pipeline(name="Double")
+def pipeline(number: int, text: str):
+    double(number=double(number=number).output)
+"""
+
+
+def test_a_pipeline_that_is_called_like_a_step_of_it_runs_all_of_them_though_kfp_takes_it_for_the_step(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "double.py").write_text(CALLED_LIKE_ITS_STEP)
+    own = own_pipeline(str(tmp_path / "double.py"))
+    _, component = own_here(own, LocalTarget(), {}, {}, containers=False)
+    assert component.component_spec.implementation.graph
+    assert list(component.component_spec.inputs) == ["number", "text"]
 
 
 def test_each_training_in_a_branch_beside_those_of_other_pipelines_has_checkpoints_of_its_own(tmp_path: Path) -> None:

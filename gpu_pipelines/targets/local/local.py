@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.cluster_parts import missed_without_cluster
 from gpu_pipelines.targets.local.outputs.next_commands import next_commands
 from gpu_pipelines.targets.local.outputs.result_lines import shown_result
-from gpu_pipelines.targets.local.own import for_this_machine, own_here, packages_by_address
+from gpu_pipelines.targets.local.own import component_of, for_this_machine, own_here, packages_by_address
 from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.local.telling import told_of_errors
@@ -208,8 +207,6 @@ class Local(LocalTarget, Target):
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
         """The pipeline without the finished steps of an earlier run."""
-        from kfp.components import load_component_from_text
-
         from gpu_pipelines.targets.compiled import compiled as text_of
         from gpu_pipelines.targets.compiled import documents_of
         from gpu_pipelines.targets.local.outputs.brought import TAKEN_OVER, bring_here
@@ -219,9 +216,7 @@ class Local(LocalTarget, Target):
             # Steps of others open files, and no bucket is mounted here.
             bring_here(spec, self.options.runs / TAKEN_OVER / earlier.name.rpartition("/")[2])
         goes_on = GoesOn(earlier.name, compiled.spec or documents_of(text_of(compiled.built))[0], found)
-        # JSON is YAML.
-        built = load_component_from_text(json.dumps(spec))
-        return replace(compiled, spec=spec, built=built, known={**compiled.known, "goes_on": goes_on})
+        return replace(compiled, spec=spec, built=component_of(spec), known={**compiled.known, "goes_on": goes_on})
 
     def execute(self, submission: Submission, watch: Watch) -> Outcome:
         """Runs the pipeline, or tries its training, and waits for the end."""

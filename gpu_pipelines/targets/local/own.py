@@ -19,6 +19,7 @@ from gpu_pipelines.targets.local.cluster_parts import ClusterPart, cluster_parts
 from gpu_pipelines.targets.local.container import ENGINES, engine_here
 from gpu_pipelines.targets.local.runner.digests import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.targets.own.names import free_name
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import drop_unused
 from gpu_pipelines.targets.own.steps import Step, steps_in
@@ -59,8 +60,6 @@ def own_here(
     Returns:
         The pipeline as KFP's local runner runs it: its specification, and the component.
     """
-    from kfp.components import load_component_from_text
-
     made = own.placed(target, plans, str(target.checkpoint_uri))
     reread = state_of_own(made.steps, arguments)
     for step in made.steps:
@@ -70,8 +69,23 @@ def own_here(
         elif step.is_ours or _ends_the_run(step):
             step.task["cachingOptions"] = {}
     spec = for_this_machine(made.documents, containers=containers, may_install=may_install)[0]
+    return spec, component_of(spec)
+
+
+def component_of(spec: Mapping[str, Any]) -> Any:
+    """A compiled pipeline as KFP's local runner takes it.
+
+    KFP takes a pipeline that is called like one of its steps for that step alone, and would not run the others.
+    """
+    from kfp.components import load_component_from_text
+    from kfp.dsl.utils import sanitize_component_name
+
+    info, parts = spec["pipelineInfo"], [key.removeprefix("comp-") for key in spec["components"]]
+    name = sanitize_component_name(info["name"]).removeprefix("comp-")
+    if name in parts:
+        spec = {**spec, "pipelineInfo": {**info, "name": free_name(name, parts)}}
     # JSON is YAML.
-    return spec, load_component_from_text(json.dumps(spec))
+    return load_component_from_text(json.dumps(spec))
 
 
 def for_this_machine(
