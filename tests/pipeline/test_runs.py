@@ -33,6 +33,7 @@ from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.outputs.next_commands import next_commands
 from gpu_pipelines.targets.local.runner.log import LocalLog
 from gpu_pipelines.targets.local.runs import _Recorder
+from gpu_pipelines.targets.local.target import adopt_results
 from gpu_pipelines.targets.messages import Request
 from gpu_pipelines.targets.runs.record import RunRecord
 from gpu_pipelines.targets.runs.recorded import (
@@ -653,6 +654,17 @@ def test_several_may_remove_the_same_runs(three: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda _: remove_runs(runs, given), range(4)))
     assert list(runs.iterdir()) == []
+
+
+def test_runs_that_begin_at_once_may_adopt_the_results_of_the_same_killed_one(tmp_path: Path) -> None:
+    killed = tmp_path / "small-20261122-130718"
+    (killed / ".cache").mkdir(parents=True)
+    RunRecord(killed.name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, killed, process_ticks=1).save()
+    for number in range(200):
+        (killed / ".cache" / f"{number}.json").write_text("{}")
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: adopt_results(tmp_path, tmp_path / ".cache"), range(4)))
+    assert len(list((tmp_path / ".cache").iterdir())) == 200
 
 
 def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: Path, tmp_path: Path) -> None:

@@ -387,5 +387,6 @@ def _logging_to(stream: LocalLog) -> Iterator[None]:
 def _merge(source: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for entry in source.glob("*.json"):
-        entry.replace(target / entry.name)
+        with suppress(FileNotFoundError):  # another run that begins now adopts the same results
+            entry.replace(target / entry.name)
     shutil.rmtree(source, ignore_errors=True)
