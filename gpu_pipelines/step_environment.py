@@ -38,6 +38,9 @@ RUN_CHECKPOINTS = "GPU_PIPELINES_RUN_CHECKPOINTS"
 # The directory of a run on this machine, for code that starts a container of it.
 RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 
+# What tells the processes of one step of a local run from those of the others.
+STEP = "GPU_PIPELINES_STEP"
+
 # A place that a step may write to while it runs, gs:// or a mounted directory. It is set if the platform itself moves
 # artifacts from and to object storage, before and after the step: their local paths are then used, whatever their URIs
 # are. Unset: a step reads and writes artifacts in Cloud Storage itself.

@@ -15,6 +15,10 @@ from command_line import command
 from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 from processes import InTerminal
 
+from gpu_pipelines.distributed.signals import adopt_orphans
+from gpu_pipelines.emulator.running.pipelines import _end_what_it_leaves as end_on_emulator
+from gpu_pipelines.targets.local.runner.kfp_runner import _ReadToItsEnd
+
 MINE = Path(__file__).with_name("mine.py")
 
 
@@ -737,6 +741,22 @@ def test_an_attempt_after_which_a_step_succeeded_is_not_why_the_run_failed(tmp_p
     assert (tmp_path / "tries").read_text() == "xx"
     assert "error: breaks failed; its log ends:" in done.err
     assert "RuntimeError: it is broken" in done.err.partition("log: ")[0]
+
+
+def test_a_process_that_a_step_leaves_behind_ends_with_the_step_as_with_a_container(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    adopt_orphans()
+    monkeypatch.setattr("gpu_pipelines.targets.local.runner.processes.SECONDS_AFTER_STEP", 0.01)
+    monkeypatch.setattr("gpu_pipelines.emulator.running.pipelines._SECONDS_AFTER_STEP", 0.01)
+    command = ["sh", "-c", "sleep 60 & echo started"]
+    on_emulator = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
+    end_on_emulator(on_emulator)
+    began = time.monotonic()
+    for step in (on_emulator, _ReadToItsEnd(command, stdout=subprocess.PIPE)):
+        assert step.communicate() == ("started\n", None)
+        assert step.returncode == 0
+    assert time.monotonic() - began < 30
 
 
 # KFP's, also for steps that read the bucket.

@@ -56,6 +56,8 @@ _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email
 _CACHE = "cache"
 #: Seconds for the steps to end when the emulator does.
 _SECONDS_TO_END = 5.0
+#: The time for processes that end by themselves after the step that started them, such as those of `multiprocessing`.
+_SECONDS_AFTER_STEP = 2.0
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
 
@@ -306,6 +308,7 @@ class PipelineBackend:
             self._processes.setdefault(name, []).append(process)
             if name in self._stopped:
                 process.send_signal(signal.SIGTERM)
+        threading.Thread(target=_end_what_it_leaves, args=(process,), daemon=True).start()
         for line in process.stdout or ():
             self._jobs.say(name, task.name, [line.rstrip("\n")])
         return process.wait()
@@ -342,6 +345,14 @@ class PipelineBackend:
     def _here(self, path: Path) -> Path:
         """The path on this machine of a path under `/gcs`."""
         return self._bucket / path.relative_to(MOUNTED)
+
+
+def _end_what_it_leaves(process: subprocess.Popen[str]) -> None:
+    """Ends what a step leaves behind, as the end of its container does; it may keep the step's output open."""
+    if process.wait() >= 0:  # else it was told to end, and what it has started may take a while for that
+        time.sleep(_SECONDS_AFTER_STEP)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _missing(task: Task) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -30,9 +31,10 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipelines.conditions import holds, selected
 from gpu_pipelines.emulator.pipelines.constants import filled
 from gpu_pipelines.numbers import as_protobuf_writes, finite_json
-from gpu_pipelines.step_environment import RUN_DIRECTORY
+from gpu_pipelines.step_environment import RUN_DIRECTORY, STEP
 from gpu_pipelines.targets.kfp_parts import Replacement, replaced
 from gpu_pipelines.targets.local.runner.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
+from gpu_pipelines.targets.local.runner.processes import end_left_by_step
 
 #: The part of a step's command that makes the folder of its program; and the same in the run's folder.
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
@@ -197,20 +199,27 @@ def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, 
 
 class _ReadToItsEnd(subprocess.Popen[str]):
     """A step whose output is still read after a Ctrl-C: otherwise it would die at the next line that it prints, before
-    its checkpoint. Whoever started it ends it. Output that is not UTF-8 does not end the run. The folder of its
-    program, which nobody removes, is in the run's folder.
+    its checkpoint. Whoever started it ends it. Output that is not UTF-8 does not end the run. A process that it leaves
+    behind does not keep its output open. The folder of its program, which nobody removes, is in the run's folder.
     """
 
     def __init__(self, command: list[str], **named: Any) -> None:
         command = [part.replace(_FOLDER_OF_PROGRAM, _FOLDER_IN_RUN) for part in command]
-        named["env"] = {**(named.get("env") or os.environ), "PYTHONIOENCODING": "utf-8"}
+        self._step = secrets.token_hex(8)
+        named["env"] = {**(named.get("env") or os.environ), "PYTHONIOENCODING": "utf-8", STEP: self._step}
         super().__init__(command, **named, encoding="utf-8", errors="replace")
+        threading.Thread(target=self._end_what_it_leaves).start()
 
     def __exit__(self, kind: Any, *others: Any) -> None:
         if kind is None or not issubclass(kind, KeyboardInterrupt):
             super().__exit__(kind, *others)
         else:
             threading.Thread(target=self._pass_over, daemon=True).start()
+
+    def _end_what_it_leaves(self) -> None:
+        # By a signal it ends with the run, whose other processes may still write a checkpoint.
+        if self.wait() >= 0:
+            end_left_by_step(self._step)
 
     def _pass_over(self) -> None:
         with suppress(OSError, ValueError):

@@ -12,11 +12,13 @@ from typing import Any
 
 from gpu_pipelines.distributed.processes import below
 from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt, nudged
-from gpu_pipelines.step_environment import RUN_DIRECTORY
+from gpu_pipelines.step_environment import RUN_DIRECTORY, STEP
 
 # The time that a training has for its last checkpoint.
 SECONDS_TO_END = 35.0
 _SECONDS_BETWEEN_LOOKS = 0.1
+#: The time for processes that end by themselves after the step that started them, such as those of `multiprocessing`.
+SECONDS_AFTER_STEP = 2.0
 
 
 @contextmanager
@@ -57,13 +59,7 @@ def end_left_behind(directory: Path) -> None:
     """
     import psutil
 
-    left = []
-    for process in psutil.process_iter():
-        # Processes of other users are not shown.
-        with suppress(psutil.Error, OSError):
-            of_run = process.environ().get(RUN_DIRECTORY)
-            if of_run and Path(of_run).resolve() == directory.resolve():
-                left.append(process)
+    left = _processes_with(RUN_DIRECTORY, lambda of_run: Path(of_run).resolve() == directory.resolve())
     if left:
         print(f"{directory.name} was killed, but its step still runs: it is told to end", file=sys.stderr, flush=True)
     for process in left:
@@ -71,6 +67,31 @@ def end_left_behind(directory: Path) -> None:
             process.terminate()
     _, left = psutil.wait_procs(left, timeout=SECONDS_TO_END)
     _kill(left)
+
+
+def end_left_by_step(step: str) -> None:
+    """Ends the processes that a step has left behind, as the end of its container does on the platforms.
+
+    Args:
+        step: the value of their variable `STEP`.
+    """
+    import psutil
+
+    _, left = psutil.wait_procs(_processes_with(STEP, step.__eq__), timeout=SECONDS_AFTER_STEP)
+    _kill(left)
+
+
+def _processes_with(variable: str, is_wanted: Callable[[str], bool]) -> list[Any]:
+    """The processes that have a variable with a wanted value; those of other users do not show theirs."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            value = process.environ().get(variable)
+            if value and is_wanted(value):
+                found.append(process)
+    return found
 
 
 def end_children(at_once: Callable[[], bool], spared: Collection[Any]) -> None:
