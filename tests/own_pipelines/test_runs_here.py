@@ -743,6 +743,40 @@ def test_an_attempt_after_which_a_step_succeeded_is_not_why_the_run_failed(tmp_p
     assert "RuntimeError: it is broken" in done.err.partition("log: ")[0]
 
 
+RETURNS_NOTHING = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def forgets(number: int) -> int:
+    pass
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def takes(number: int):
+    pass
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def cleans(status: dsl.PipelineTaskFinalStatus, place: str):
+    open(place, "w").write(status.state)
+
+
+@dsl.pipeline
+def forgetting(place: str):
+    with dsl.ExitHandler(cleans(place=place)):
+        takes(number=forgets(number=1).output)
+"""
+
+
+def test_an_exit_handler_runs_though_a_step_has_not_made_what_another_takes(tmp_path: Path) -> None:
+    (tmp_path / "forgetting.py").write_text(RETURNS_NOTHING)
+    done = command("run", "forgetting.py", "-p", f"place={tmp_path / 'state'}", cwd=tmp_path)
+    assert done.status == 1
+    assert "error: KFP's local runner cannot continue forgetting: Tried to get output 'Output'" in done.err
+    assert (tmp_path / "state").read_text() == "FAILED"
+
+
 def test_a_process_that_a_step_leaves_behind_ends_with_the_step_as_with_a_container(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

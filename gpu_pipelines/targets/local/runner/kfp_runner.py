@@ -49,7 +49,7 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
         runs: directory of runs.
 
     Yields:
-        The errors with which it could not continue. For a turn of a loop it would only say that it failed.
+        The errors with which it could not continue. Each fails its task.
 
     Raises:
         UserError: the runner of the installed kfp has another structure.
@@ -289,6 +289,9 @@ class _Turns:
 
 
 def _noting(original: Callable[..., Any], errors: list[Exception], turns: _Turns) -> Callable[..., Any]:
+    """Runs a task; one with which the runner cannot continue has failed, so that the exit handlers still run."""
+    from kfp.local.status import Status
+
     def execute(**named: Any) -> Any:
         if turns.are_over.is_set():
             raise RuntimeError("The run was interrupted.")
@@ -296,7 +299,9 @@ def _noting(original: Callable[..., Any], errors: list[Exception], turns: _Turns
             return original(**named)
         except Exception as error:
             errors.append(error)
-            raise
+            if turns.are_over.is_set():
+                raise
+            return {}, Status.FAILURE
 
     return execute
 
