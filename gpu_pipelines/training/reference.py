@@ -1,7 +1,7 @@
 """The output of a model for rows before its first step, with which a preference loss compares its later output.
 
 It is computed once, by all processes, and kept beside the checkpoints, also while it is computed: a training that is
-continued uses the same numbers, to the bit, and the model that the training began with is not needed in memory any more.
+continued uses the same numbers, to the bit, and does not need the model that the training began with in memory.
 """
 
 from __future__ import annotations

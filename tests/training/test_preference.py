@@ -252,7 +252,11 @@ def test_the_reference_is_what_the_model_said_before_its_first_step(of_pairs: Da
 
 
 def test_a_reference_that_was_interrupted_continues_at_its_row(
-    of_pairs: Dataset, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    of_pairs: Dataset,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     calls = []
     compute = Preference.reference
