@@ -103,7 +103,7 @@ class DirectoryRegistry(Registry):
         """Adds a version under the lock of its model, unless the same model is one already; see `Registry.add`."""
         self.require_writable()
         try:
-            files = sha256_of_tree(model)
+            files = sha256_of_tree(model, leave_out=(VERSION,))
             with self._locked(name) as folder:
                 same = self._same_model(name, files)
                 if same is not None:

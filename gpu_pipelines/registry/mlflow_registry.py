@@ -155,7 +155,7 @@ class MlflowRegistry(Registry):
             UserError: files, version or aliases could not be written, or the check failed.
         """
         self.prepare()
-        files = sha256_of_tree(model)
+        files = sha256_of_tree(model, leave_out=(VERSION,))
         digest = digest_of(model_files(files))
         there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == digest]
         known = self.aliases(name)

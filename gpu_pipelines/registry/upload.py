@@ -10,6 +10,7 @@ from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.checkpoint import MARKER, complete_checkpoints
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
+from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
@@ -158,6 +159,7 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
     """
     if (directory / EVALUATION).is_file():
         require_exported_model(directory)
+        require_undamaged(directory)  # of a version of another registry
         return Evaluation.load(directory)
     if (directory / VERSION).exists():
         raise UserError(

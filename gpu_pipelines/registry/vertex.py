@@ -151,7 +151,7 @@ class VertexRegistry(Registry):
         Raises:
             UserError: files, version, evaluation or aliases could not be written, or the check failed.
         """
-        files = sha256_of_tree(model)
+        files = sha256_of_tree(model, leave_out=(VERSION,))
         digest = digest_of(model_files(files))[:_DIGEST_CHARACTERS]
         number = same = self._with_digest(name, digest)
         if same is not None:

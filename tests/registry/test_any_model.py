@@ -16,12 +16,13 @@ from safetensors.numpy import save_file
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.notes import left
 from gpu_pipelines.notifications.settings import MessageSettings
 from gpu_pipelines.notifications.step import message_of
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.missing import require_champion_not_lost
-from gpu_pipelines.registry.upload import UploadSettings
+from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.registry.upload_step import run
 from gpu_pipelines.targets.runs.record import RunRecord
 
@@ -159,6 +160,17 @@ def test_a_model_that_was_compared_with_the_champion_of_another_name_replaces_no
     (model / "number.txt").write_text("2")
     assert upload(registry, model, **given).metadata["aliases"] == ["challenger"]
     assert "Run the evaluation again with model_name=theirs and registry=" in capsys.readouterr().out
+
+
+def test_a_version_of_one_registry_is_uploaded_to_another_without_the_record_of_the_first(tmp_path: Path) -> None:
+    registry = str(tmp_path / "registry")
+    first = upload(str(tmp_path / "first"), write_evaluated(tmp_path / "evaluated"), smoke_test=False)
+    assert upload(registry, first.uri, smoke_test=False).metadata["aliases"] == ["challenger", "champion"]
+    open_registry(registry).version("mine", 1).require_undamaged()
+    assert upload(registry, tmp_path / "evaluated", smoke_test=False).metadata["added"] is False
+    (Path(first.uri) / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is damaged: config\.json is not as it was uploaded"):
+        upload_model(UploadSettings(registry, smoke_test=False), Path(first.uri), passed=True)
 
 
 def test_a_message_says_why_a_model_that_has_passed_is_not_the_champion(tmp_path: Path) -> None:
