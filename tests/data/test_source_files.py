@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import tarfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -228,6 +229,13 @@ def test_a_pattern_takes_files_in_their_order_and_no_others(tmp_path: Path, buck
             find_files(settings_of(f"{root}/a/9.*"))
         assert "No file matches" in problems_here(settings_of(f"{root}/*.txt"))[0]
         assert "does not exist" in problems_here(settings_of(f"{root}/nowhere"))[0]
+
+
+def test_a_pipe_is_refused_before_it_is_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rows.jsonl")
+    assert problems_here(settings_of(f"{tmp_path}/rows.jsonl")) == [
+        f"The source {tmp_path}/rows.jsonl is a pipe or a device. Give a file, or a folder."
+    ]
 
 
 def test_a_name_with_brackets_is_a_file_if_there_is_one(tmp_path: Path) -> None:

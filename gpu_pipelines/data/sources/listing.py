@@ -154,6 +154,9 @@ def _list_here(source: str) -> Listing:
         found = list(_files_below(path, passed_over))
         passed_over = {place[len(root) :]: reason for place, reason in passed_over.items()}
     else:
+        if path.exists() and not path.is_file():
+            # Its content can be read once only, or never ends.
+            raise UserError(f"The source {source} is a pipe or a device.", "Give a file, or a folder.")
         root, kind = str(path)[: str(path).rfind("/") + 1], "file" if path.exists() else "nothing"
         found = [str(path)] if path.exists() else []
     names = sorted((place[len(root) :] for place in found), key=lambda name: name.split("/"))
