@@ -20,6 +20,9 @@ from pipelines_of_tests import everything, no, one, twice
 from sample_runs import PARENT, outputs, states
 from sample_runs import run_spec as run
 
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.state_folder import StateFolder
+
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
@@ -250,6 +253,83 @@ def test_a_schedule_waits_for_its_runs_or_leaves_out_what_is_due(
         wait(lambda: len(jobs.jobs) == 2)
     finally:
         clock.close()
+
+
+def _full(*_: object) -> None:
+    raise ApiError(400, "The emulator cannot write its state: No space left on device.")
+
+
+def test_a_schedule_starts_runs_after_its_state_could_not_be_written(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    from gpu_pipelines.emulator.running.clock import Clock
+
+    job = {"displayName": "p", "pipelineSpec": compiled(one, tmp_path)}
+    job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}
+    document = {"displayName": "s", "cron": "* * * * *", "maxConcurrentRunCount": 1}
+    document["createPipelineJobRequest"] = {"parent": PARENT, "pipelineJob": job}
+    schedules, jobs = vertex_api.state.schedules, vertex_api.state.pipeline_jobs
+    clock = Clock(schedules, jobs, speed=600)
+    schedules.create(api.CreateScheduleRequest(parent=PARENT, schedule=api.Schedule.from_json(json.dumps(document))))
+    monkeypatch.setattr(schedules, "keep", _full)
+    clock.start()
+    try:
+        until = time.monotonic() + 20
+        while len(jobs.jobs) < 2:
+            assert time.monotonic() < until
+            time.sleep(0.02)
+    finally:
+        clock.close()
+
+
+def _created(emulator: VertexApi, spec: dict[str, Any]) -> str:
+    from google.cloud import aiplatform_v1 as api
+
+    document = {"pipelineSpec": spec, "runtimeConfig": {"gcsOutputDirectory": "gs://example-bucket/r"}}
+    job = api.PipelineJob.from_json(json.dumps(document))
+    request = api.CreatePipelineJobRequest(parent=PARENT, pipeline_job=job)
+    return str(emulator.state.pipeline_jobs.create(request).name)
+
+
+def test_a_job_that_is_cancelled_while_it_starts_or_ends_stays_so(vertex_api: VertexApi, tmp_path: Path) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    jobs, name = vertex_api.state.pipeline_jobs, _created(vertex_api, compiled(one, tmp_path))
+    jobs.cancel(api.CancelPipelineJobRequest(name=name))
+    jobs.begin(name)
+    jobs.end(name, "SUCCEEDED")
+    assert jobs.one(name).state.name == "PIPELINE_STATE_CANCELLED"
+
+
+def test_a_job_ends_though_its_end_cannot_be_written(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs, name = vertex_api.state.pipeline_jobs, _created(vertex_api, compiled(one, tmp_path))
+    jobs.begin(name)
+    monkeypatch.setattr(StateFolder, "write", _full)
+    jobs.end(name, "FAILED", "it is broken")
+    assert jobs.one(name).state.name == "PIPELINE_STATE_FAILED"
+    assert "warning: The emulator cannot write its state" in capsys.readouterr().err
+
+
+def test_so_does_a_custom_job(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    jobs = vertex_api.state.custom_jobs
+    name = jobs.begin(PARENT, api.CustomJob(display_name="c")).name
+    monkeypatch.setattr(StateFolder, "write", _full)
+    jobs.set_state(name, "JOB_STATE_SUCCEEDED")
+    assert jobs.one(name).state.name == "JOB_STATE_SUCCEEDED"
+
+
+def test_a_job_that_cannot_begin_has_failed(
+    vertex_emulator: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vertex_emulator.state.pipeline_jobs, "begin", _full)
+    job = run(vertex_emulator, compiled(one, tmp_path))
+    assert (job.state.name, "No space left" in job.error.message) == ("PIPELINE_STATE_FAILED", True)
 
 
 TURNS = """

@@ -13,7 +13,7 @@ from google.protobuf import empty_pb2
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.names import Names, Resources
-from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.state_folder import StateFolder, unwritten_as_warning
 
 STATES: Any = api.JobState
 #: The error of a job that was interrupted with the emulator.
@@ -96,7 +96,8 @@ class Jobs(Resources):
             # Last, so that clients that see the end of a job also find its time and reason.
             job.state = wanted
             self._changed.notify_all()
-            self.keep(job)
+            with unwritten_as_warning():
+                self.keep(job)
 
     def end_of_before(self) -> None:
         """Ends the jobs that were running when the previous emulator ended."""

@@ -20,7 +20,7 @@ from gpu_pipelines.emulator.pipelines.format import deployment_of, parsed_spec
 from gpu_pipelines.emulator.pipelines.payload import tasks_outside_of_loops
 from gpu_pipelines.emulator.pipelines.run_metadata import PipelineMetadata
 from gpu_pipelines.emulator.project.logs import Logs
-from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.state_folder import StateFolder, unwritten_as_warning
 from gpu_pipelines.emulator.transcoding import as_json
 
 STATES: Any = api.PipelineState
@@ -127,9 +127,11 @@ class PipelineJobs(Resources):
         return api.ListPipelineJobsResponse(pipeline_jobs=masked, next_page_token=answer.next_page_token)
 
     def begin(self, name: str) -> None:
-        """Starts a pipeline job, with all its tasks waiting."""
+        """Starts a pipeline job, with all its tasks waiting; one that was cancelled before stays so."""
         job = self.one(name)
         with self._lock:
+            if job.state in ENDED:
+                return
             job.state = STATES.PIPELINE_STATE_RUNNING
             job.start_time = job.update_time = now()
             # The service's own label, on every resource of the run.
@@ -196,18 +198,22 @@ class PipelineJobs(Resources):
                 detail.outputs[key] = _listed(made)
 
     def end(self, name: str, state: str, error: str = "") -> None:
-        """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
+        """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED, whichever comes first."""
         job = self.one(name)
         with self._lock:
+            if job.state in ENDED:
+                return
             # Clients that see the end of a job also find its outputs and its error.
-            self._metadata.end(job, state)
+            with unwritten_as_warning():
+                self._metadata.end(job, state)
             job.end_time = job.update_time = now()
             if error:
                 job.error = {"code": 9, "message": error}
             if job.job_detail.task_details:
                 job.job_detail.task_details[0].state = TASK_STATES[state]
             job.state = STATES[f"PIPELINE_STATE_{state}"]
-            self.keep(job)
+            with unwritten_as_warning():
+                self.keep(job)
 
     def document(self, job: Any) -> dict[str, Any]:
         """The JSON of a job; that of its pipeline, which never changes, is made once while it runs."""

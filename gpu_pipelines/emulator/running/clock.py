@@ -50,7 +50,10 @@ class Clock:
         while not self._ended.wait(_LOOK_S):
             for schedule in list(self._schedules.held.values()):
                 if schedule.state == STATES.ACTIVE:
-                    self._look(schedule)
+                    try:
+                        self._look(schedule)
+                    except ApiError as error:  # such as a full disk, which may have room again
+                        print(f"warning: {schedule.display_name}: {error.message}", file=sys.stderr)
 
     def _look(self, schedule: Any) -> None:
         shown = self.time()
@@ -69,11 +72,7 @@ class Clock:
             return
         request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
         request.pipeline_job.schedule_name = schedule.name
-        try:
-            self._jobs.create(request)
-        except ApiError as error:
-            print(f"warning: {schedule.display_name}: {error.message}", file=sys.stderr)
-            return
+        self._jobs.create(request)
         schedule.started_run_count += 1
         if schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count:
             schedule.state = STATES.COMPLETED

@@ -137,11 +137,7 @@ class PipelineBackend:
             location=name.split("/")[3],
             created=job.get("createTime", ""),
         )
-        self._jobs.begin(name)
         definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
-        values = {
-            key: as_stored(value, definitions[key]) for key, value in parameters_with_defaults(spec, given).items()
-        }
         job_run = JobRun(
             spec,
             run,
@@ -152,7 +148,9 @@ class PipelineBackend:
             lambda: name in self._stopped,
         )
         try:
-            ended = job_run.whole(values)
+            self._jobs.begin(name)
+            values = parameters_with_defaults(spec, given).items()
+            ended = job_run.whole({key: as_stored(value, definitions[key]) for key, value in values})
         except Exception as error:
             # Whatever the error is, the job has to end, and to report it.
             ended = Ended(FAILED, error=answer_to(error).message)
