@@ -35,25 +35,9 @@ COMMANDS = (
 )
 GOOD = ("l4:1", "h100 : 8", "us-central1", "spot", "g2-standard-8", "3", "1.5", "1b", "A=1", "a=b", "i/j:1", "latest")
 ODD = (
-    *("", " ", "é", "\u202e", "\udcff", "a\nb", "\x1b[31m", "x" * 300, "x" * 5000, "-", "-1", "0", "1e400", "nan"),
-    *(
-        "9" * 30,
-        "1_0",
-        "٣",
-        "[1",
-        "{}",
-        ",",
-        "=",
-        ":",
-        "a:b:c",
-        "~/x",
-        "../..",
-        "/",
-        "/dev/null",
-        "gs://",
-        "https://[::1",
-    ),
-)
+    "", " ", "é", "\u202e", "\udcff", "a\nb", "\x1b[31m", "x" * 300, "x" * 5000, "-", "-1", "0", "1e400", "nan",
+    "9" * 30, "1_0", "٣", "[1", "{}", ",", "=", ":", "a:b:c", "~/x", "../..", "/", "/dev/null", "gs://", "https://[::1",
+)  # fmt: skip
 FILES = {
     "empty.yaml": b"",
     "latin.yaml": b"a: \xe9\n",
@@ -124,8 +108,8 @@ def try_many(folder: Path, monkeypatch: pytest.MonkeyPatch, number: int, seed: i
             assert "Traceback" not in done.err, words
 
 
-def test_100_commands_with_any_text_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    try_many(tmp_path, monkeypatch, 100, seed=1)
+def test_50_commands_with_any_text_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try_many(tmp_path, monkeypatch, 50, seed=1)
 
 
 @pytest.mark.slow
