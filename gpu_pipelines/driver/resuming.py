@@ -327,7 +327,8 @@ def _require_reachable(target: Target, found: GoneOn) -> None:
     places = {**found.needed, **{place: f"the checkpoints of {name}" for name, place in found.trainings.items()}}
     for uri, what in places.items():
         if not target.can_read(uri):
-            problems.append(f"{what} is in {uri}, which {target.readers or target.title} cannot read.")
+            remedy = "Continue it where it ran, or run it again."
+            problems.append(f"{what} is in {uri}, which {target.readers or target.title} cannot read. {remedy}")
         elif uri in found.needed and not (listed(uri) if is_remote(uri) else Path(uri).exists()):
             problems.append(f"{what} was in {uri}, which no longer exists. Run it again.")
     if problems:

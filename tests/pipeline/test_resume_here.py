@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from command_line import command
 from conftest import newest_run
 
 import gpu_pipelines
-from gpu_pipelines.driver.resuming import resumed_submission
+from gpu_pipelines.driver.resuming import _require_reachable, resumed_submission
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.local import Local, LocalOptions
 from gpu_pipelines.targets.runs.record import RunRecord
@@ -90,3 +92,10 @@ def test_a_run_that_cannot_be_gone_on_with_for_its_damaged_record_is_named(tmp_p
     assert (refused.status, "that was interrupted or failed" in refused.err) == (2, True), refused.err
     assert "warning: --resume ignores a run: " in refused.err
     assert "a-run/run.json is damaged" in refused.err
+
+
+def test_an_artifact_that_only_this_machine_reads_is_refused_elsewhere_with_what_to_do(tmp_path: Path) -> None:
+    target: Any = SimpleNamespace(can_read=lambda uri: False, readers="", title="Vertex AI")
+    found: Any = SimpleNamespace(needed={str(tmp_path): "made of make"}, trainings={})
+    with pytest.raises(UserError, match=r"which Vertex AI cannot read\. Continue it where it ran, or run it again\."):
+        _require_reachable(target, found)
