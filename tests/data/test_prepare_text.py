@@ -214,6 +214,7 @@ def answered(n: int) -> list[dict[str, str]]:
         },
         lambda n: {"messages": json.dumps([*asked(n), *answered(n)], indent=1)},
         lambda n: {"prompt": json.dumps(asked(n)), "completion": json.dumps(answered(n))},
+        lambda n: {"prompt": f" {asked(n)}", "completion": str(answered(n)), "tools": "[{'name': None}]"},
         lambda n: {"messages": [{**answered(-n)[0], "weight": 0}, *asked(n), {**answered(n)[0], "weight": 1}]},
         lambda n: {
             "conversations": [
@@ -231,7 +232,7 @@ def answered(n: int) -> list[dict[str, str]]:
     ],
     ids=[
         *("prompt of messages", "tools", "tools as JSON", "ShareGPT", "messages as JSON", "prompts as JSON"),
-        *("weights as OpenAI has them", "weights of ShareGPT", "parts as OpenAI has them"),
+        *("prompts of pandas", "weights as OpenAI has them", "weights of ShareGPT", "parts as OpenAI has them"),
     ],
 )
 def test_conversations_are_read_as_trl_reads_them(row_of: Any, tmp_path: Path) -> None:
@@ -355,7 +356,7 @@ def test_several_parts_of_a_message_are_lines_of_it() -> None:
 
 
 def test_a_text_that_is_no_list_of_messages_stays_a_text(tmp_path: Path) -> None:
-    texts = ['[{"name": "now"}]', "[{", '["role"]', "[{" * 100_000]
+    texts = ['[{"name": "now"}]', "[{", '["role"]', "[{" * 100_000, "[{'a'}]", "[{}] + x", "[{}], 1"]
     assert [messages_in(text) for text in texts] == texts
     rows = [{"messages": f"a plain text {n}"} for n in range(60)]
     manifest = prepare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -260,23 +261,29 @@ def _of_text(columns: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def messages_in(value: Any) -> Any:
-    """The messages of a cell with a list of them as JSON, which is how CSV holds them; else the value as it is."""
+    """The messages of a cell with a list of them as text, which is how CSV holds them; else the value as it is."""
     if not isinstance(value, str) or not _MAY_BE_MESSAGES.match(value):
         return value
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return value
-    are = all(isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in found)
+    found = _written(value)
+    are = isinstance(found, list) and all(
+        isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in found
+    )
     return found if are else value
 
 
+def _written(text: str) -> Any:
+    """What a cell holds as JSON, or as Python writes it, and so pandas into CSV; the text if it is neither."""
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text.strip())
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+    return text
+
+
 def tools_of(tools: Any) -> list[Any] | Problem | None:
-    """The functions that an assistant may call, of a cell with a list or with JSON; None for none, or what is wrong."""
-    try:
-        schemas = json.loads(tools) if isinstance(tools, str) and tools.strip() else tools or None
-    except (ValueError, RecursionError):
-        schemas = tools
+    """The functions that an assistant may call, of a cell with a list or its text; None for none, or what is wrong."""
+    schemas = _written(tools) if isinstance(tools, str) and tools.strip() else tools or None
     if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
         return without_nothing(schemas)
     return Problem("malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")
