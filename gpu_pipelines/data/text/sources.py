@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gpu_pipelines.data.cells import written
 from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
@@ -264,26 +264,16 @@ def messages_in(value: Any) -> Any:
     """The messages of a cell with a list of them as text, which is how CSV holds them; else the value as it is."""
     if not isinstance(value, str) or not _MAY_BE_MESSAGES.match(value):
         return value
-    found = _written(value)
+    found = written(value)
     are = isinstance(found, list) and all(
         isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in found
     )
     return found if are else value
 
 
-def _written(text: str) -> Any:
-    """What a cell holds as JSON, or as Python writes it, and so pandas into CSV; the text if it is neither."""
-    for read in (json.loads, ast.literal_eval):
-        try:
-            return read(text.strip())
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-    return text
-
-
 def tools_of(tools: Any) -> list[Any] | Problem | None:
     """The functions that an assistant may call, of a cell with a list or its text; None for none, or what is wrong."""
-    schemas = _written(tools) if isinstance(tools, str) and tools.strip() else tools or None
+    schemas = written(tools) if isinstance(tools, str) and tools.strip() else tools or None
     if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
         return without_nothing(schemas)
     return Problem("malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from gpu_pipelines.data.cells import written
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Problem
@@ -71,13 +71,9 @@ def _items(value: Any) -> list[Any] | Problem | None:
 
 
 def _items_written(text: str) -> list[Any] | Problem:
-    for read in (json.loads, lambda text: ast.literal_eval(_NO_COMMA.sub(", ", text))):
-        try:
-            found = read(text)
-        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-            continue
-        if isinstance(found, (list, tuple, set)):
-            return list(found)
+    found = written(text, lambda text: _NO_COMMA.sub(", ", text))
+    if isinstance(found, (list, tuple, set)):
+        return list(found)
     return Problem("malformed row", f"the label {text[:80]!r} is no list as JSON or Python writes it")
 
 
