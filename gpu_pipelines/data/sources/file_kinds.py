@@ -38,15 +38,17 @@ def kinds_of(
         UserError: a file that has to be looked at cannot be read.
     """
     alike: dict[str, str | None] = {}
+    kinds: dict[str, str | None] = {}
     groups: dict[str, str] = {}
     for name in names:
+        kinds[name] = format_of(name)
         tells_nothing = has_no_suffix(name) or name.lower().endswith(".zip") or (named and is_json(name))
-        if format_of(name) is None and tells_nothing:
+        if kinds[name] is None and tells_nothing:
             group = groups[name] = re.sub("[0-9]+", "0", name)
             if alike.get(group, "") == "":
                 file = SourceFile(f"{root}{name}", shown_path(name), dialect=dialect)
                 alike[group] = format_by_content(file, settings.column_choices())
-    return {name: (alike[groups[name]] or None) if name in groups else format_of(name) for name in names}
+    return kinds | {name: alike[group] or None for name, group in groups.items()}
 
 
 def format_by_content(file: SourceFile, columns: Sequence[Sequence[str]]) -> str | None:
