@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 #: google.rpc.Code by HTTP status.
@@ -51,6 +54,19 @@ def answer_to(error: Exception) -> ApiError:
         return error
     traceback.print_exception(error)
     return ApiError(500, f"The emulator failed: {type(error).__name__}: {error}")
+
+
+@contextmanager
+def as_warning(about: str = "") -> Iterator[None]:
+    """Prints an error that nobody waits for, such as of a full disk: jobs end and schedules go on all the same.
+
+    Args:
+        about: what it is about, in front of the message.
+    """
+    try:
+        yield
+    except ApiError as error:
+        print(f"warning: {about}{': ' if about else ''}{error.message}", file=sys.stderr)
 
 
 def not_found(name: str) -> ApiError:

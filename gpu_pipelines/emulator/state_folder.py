@@ -10,7 +10,6 @@ import json
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -23,15 +22,6 @@ FORMAT_VERSION = 2
 _BEFORE = 1
 _RECORD, _LOCK, _RESOURCES, _LOGS = "emulator.json", "emulator.lock", "resources", "logs.jsonl"
 _NEW = ".new"
-
-
-@contextmanager
-def unwritten_as_warning() -> Iterator[None]:
-    """Prints what cannot be written, as on a full disk: a job ends all the same, and its followers see that."""
-    try:
-        yield
-    except ApiError as error:
-        print(f"warning: {error.message}", file=sys.stderr)
 
 
 class StateFolder:

@@ -11,9 +11,9 @@ from typing import Any
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, as_warning
 from gpu_pipelines.emulator.names import Names, Resources
-from gpu_pipelines.emulator.state_folder import StateFolder, unwritten_as_warning
+from gpu_pipelines.emulator.state_folder import StateFolder
 
 STATES: Any = api.JobState
 #: The error of a job that was interrupted with the emulator.
@@ -96,7 +96,7 @@ class Jobs(Resources):
             # Last, so that clients that see the end of a job also find its time and reason.
             job.state = wanted
             self._changed.notify_all()
-            with unwritten_as_warning():
+            with as_warning():
                 self.keep(job)
 
     def end_of_before(self) -> None:

@@ -11,7 +11,7 @@ from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 from kfp.pipeline_spec import pipeline_spec_pb2
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, as_warning
 from gpu_pipelines.emulator.jobs.job_states import EMULATOR_ENDED, now
 from gpu_pipelines.emulator.jobs.rules import check_name_and_labels, check_steps, raise_found
 from gpu_pipelines.emulator.names import Names, Resources
@@ -20,7 +20,7 @@ from gpu_pipelines.emulator.pipelines.format import deployment_of, parsed_spec
 from gpu_pipelines.emulator.pipelines.payload import tasks_outside_of_loops
 from gpu_pipelines.emulator.pipelines.run_metadata import PipelineMetadata
 from gpu_pipelines.emulator.project.logs import Logs
-from gpu_pipelines.emulator.state_folder import StateFolder, unwritten_as_warning
+from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
 STATES: Any = api.PipelineState
@@ -204,7 +204,7 @@ class PipelineJobs(Resources):
             if job.state in ENDED:
                 return
             # Clients that see the end of a job also find its outputs and its error.
-            with unwritten_as_warning():
+            with as_warning():
                 self._metadata.end(job, state)
             job.end_time = job.update_time = now()
             if error:
@@ -212,7 +212,7 @@ class PipelineJobs(Resources):
             if job.job_detail.task_details:
                 job.job_detail.task_details[0].state = TASK_STATES[state]
             job.state = STATES[f"PIPELINE_STATE_{state}"]
-            with unwritten_as_warning():
+            with as_warning():
                 self.keep(job)
 
     def document(self, job: Any) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from datetime import datetime, timedelta
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import as_warning
 from gpu_pipelines.emulator.jobs.job_states import now
 from gpu_pipelines.emulator.pipelines.jobs import ENDED, PipelineJobs
 from gpu_pipelines.emulator.pipelines.schedules import STATES, Schedules
@@ -50,10 +49,8 @@ class Clock:
         while not self._ended.wait(_LOOK_S):
             for schedule in list(self._schedules.held.values()):
                 if schedule.state == STATES.ACTIVE:
-                    try:
+                    with as_warning(schedule.display_name):
                         self._look(schedule)
-                    except ApiError as error:  # such as a full disk, which may have room again
-                        print(f"warning: {schedule.display_name}: {error.message}", file=sys.stderr)
 
     def _look(self, schedule: Any) -> None:
         shown = self.time()
