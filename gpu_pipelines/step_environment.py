@@ -41,6 +41,10 @@ RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 # What tells the processes of one step of a local run from those of the others.
 STEP = "GPU_PIPELINES_STEP"
 
+# The time for processes that end by themselves after the step that started them, such as those of `multiprocessing`:
+# what is left then is killed, here and on the emulator.
+SECONDS_AFTER_STEP = 2.0
+
 # A place that a step may write to while it runs, gs:// or a mounted directory. It is set if the platform itself moves
 # artifacts from and to object storage, before and after the step: their local paths are then used, whatever their URIs
 # are. Unset: a step reads and writes artifacts in Cloud Storage itself.

@@ -782,7 +782,7 @@ def test_a_process_that_a_step_leaves_behind_ends_with_the_step_as_with_a_contai
 ) -> None:
     adopt_orphans()
     monkeypatch.setattr("gpu_pipelines.targets.local.runner.processes.SECONDS_AFTER_STEP", 0.01)
-    monkeypatch.setattr("gpu_pipelines.emulator.running.pipelines._SECONDS_AFTER_STEP", 0.01)
+    monkeypatch.setattr("gpu_pipelines.emulator.running.pipelines.SECONDS_AFTER_STEP", 0.01)
     command = ["sh", "-c", "sleep 60 & echo started"]
     on_emulator = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
     end_on_emulator(on_emulator)

@@ -50,14 +50,12 @@ from gpu_pipelines.emulator.storage.mounted_bucket import command_with_bucket, r
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
 from gpu_pipelines.numbers import finite_json
-from gpu_pipelines.step_environment import MOUNTED
+from gpu_pipelines.step_environment import MOUNTED, SECONDS_AFTER_STEP
 
 _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _CACHE = "cache"
 #: Seconds for the steps to end when the emulator does.
 _SECONDS_TO_END = 5.0
-#: The time for processes that end by themselves after the step that started them, such as those of `multiprocessing`.
-_SECONDS_AFTER_STEP = 2.0
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
 
@@ -348,7 +346,7 @@ class PipelineBackend:
 def _end_what_it_leaves(process: subprocess.Popen[str]) -> None:
     """Ends what a step leaves behind, as the end of its container does; it may keep the step's output open."""
     if process.wait() >= 0:  # else it was told to end, and what it has started may take a while for that
-        time.sleep(_SECONDS_AFTER_STEP)
+        time.sleep(SECONDS_AFTER_STEP)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 

@@ -12,13 +12,11 @@ from typing import Any
 
 from gpu_pipelines.distributed.processes import below
 from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt, nudged
-from gpu_pipelines.step_environment import RUN_DIRECTORY, STEP
+from gpu_pipelines.step_environment import RUN_DIRECTORY, SECONDS_AFTER_STEP, STEP
 
 # The time that a training has for its last checkpoint.
 SECONDS_TO_END = 35.0
 _SECONDS_BETWEEN_LOOKS = 0.1
-#: The time for processes that end by themselves after the step that started them, such as those of `multiprocessing`.
-SECONDS_AFTER_STEP = 2.0
 
 
 @contextmanager
