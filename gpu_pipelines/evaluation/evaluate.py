@@ -137,7 +137,6 @@ def _evaluate(
     registered = open_registry(settings.registry).champion(name)
     both = (registered, beside(registered, scorer, scores, dataset.manifest)) if registered else None
     champion = both[1] if both else None
-    digest = {"digest": registered.recorded_digest} if registered else {}
     theirs = champion.scores if champion else None
     benchmarked = run_benchmarks(_runs_models(scorer), settings, ranked, both, stores) if settings.benchmarks else None
     test = summary(scores) | ({"slices": slices_of(values, scores, theirs)} if values else {})
@@ -156,7 +155,7 @@ def _evaluate(
         checkpoints=[_scored(*scored) for scored in zip(scorer.candidates, on_val, strict=True)],
         best=best.name,
         test=test,
-        champion=champion.summary(dataset.manifest.test_source) | digest if champion else None,
+        champion=champion.summary(dataset.manifest.test_source) if champion else None,
         gates=[asdict(gate) for gate in gates],
         passed=all(gate.passed for gate in gates),
         mistakes=scorer.worst(scores),

@@ -200,13 +200,11 @@ def _compared_with(evaluation: Evaluation | None, name: str, champion: Registere
     """The version of this registry that a model was compared with: one of another registry may have its number."""
     if evaluation is None or evaluation.champion is None or evaluation.model_name != name:
         return None
-    number: int = evaluation.champion["version"]
-    is_other = (
-        champion is not None
-        and champion.number == number
-        and evaluation.champion.get("digest", champion.recorded_digest) != champion.recorded_digest
-    )
-    return None if is_other else number
+    number = evaluation.champion_version
+    if champion is None or champion.number != number:
+        return number
+    digest = champion.recorded_digest
+    return number if evaluation.champion.get("digest", digest) == digest else None
 
 
 def _promotion(

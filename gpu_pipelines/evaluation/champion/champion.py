@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
@@ -23,12 +24,14 @@ class Champion:
 
     Attributes:
         version: its number.
+        digest: hex SHA-256 of its files.
         comparison: the model beside it, or why there is none.
         recorded: the evaluation that it was registered with; None if there is none, or its files are damaged.
         shift: the checks whether the data is what it was evaluated on.
     """
 
     version: int
+    digest: str
     comparison: Comparison | Incomparable
     recorded: Evaluation | None
     shift: list[ShiftCheck]
@@ -44,7 +47,7 @@ class Champion:
         Args:
             test_source: the fixed test set of the dataset, if it has one.
         """
-        found = self.comparison.summary()
+        found = {**self.comparison.summary(), "digest": self.digest}
         if test_source is None:
             return found
         theirs = (self.recorded.test_source if self.recorded else None) or {}
@@ -64,20 +67,21 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
         UserError: the champion is a model for something else.
     """
     comparison: Comparison | Incomparable
+    known = partial(Champion, registered.number, registered.recorded_digest)
     try:
         files = registered.path
     except DamagedVersionError as error:
-        return Champion(registered.number, _not_compared(registered, error), None, [])
+        return known(_not_compared(registered, error), None, [])
     try:
         recorded = Evaluation.load(files) if (files / EVALUATION).is_file() else None
     except UserError as error:  # of a newer format, say
-        return Champion(registered.number, _not_compared(registered, error), None, [])
+        return known(_not_compared(registered, error), None, [])
     try:
         comparison = Comparison(*scores.paired_with(scorer.champion_on_test(registered)), registered.number)
     except NoComparisonError as error:
         comparison = _not_compared(registered, error)
     theirs = comparison.theirs if isinstance(comparison, Comparison) else None
-    return Champion(registered.number, comparison, recorded, checks(recorded, manifest, theirs) if recorded else [])
+    return known(comparison, recorded, checks(recorded, manifest, theirs) if recorded else [])
 
 
 def _not_compared(registered: RegisteredVersion, error: UserError) -> Incomparable:
