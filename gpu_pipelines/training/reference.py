@@ -31,7 +31,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 _SHAPING = ("model", "recipe", "seed", "quantize_base")
 
 #: What is computed is kept this often, for those who are killed.
-SECONDS_BETWEEN_WRITES = 60.0
+_SECONDS_BETWEEN_WRITES = 60.0
 
 Reference = dict[str, np.ndarray]
 
@@ -92,7 +92,7 @@ class References:
         for rows in self._computed(model, parts, rows_per_batch):
             done += rows
             interrupted = self._interruption.agreed()
-            due = interrupted or done == total or time.monotonic() - kept_at > SECONDS_BETWEEN_WRITES
+            due = interrupted or done == total or time.monotonic() - kept_at > _SECONDS_BETWEEN_WRITES
             if due and dist.get_rank() == 0:
                 print(f"reference of {done:,}/{total:,} rows", flush=True)
                 self._write(_joined(parts), store)

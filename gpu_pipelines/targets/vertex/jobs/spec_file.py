@@ -99,7 +99,7 @@ def _require_texts(name: str, values: list[Any], path: Path) -> None:
 
 
 def _require_pools(content: dict[str, Any], path: Path) -> None:
-    """Protocol buffers do not distinguish 0 from a missing number, which means 1, so a 0 must be noticed here."""
+    """Checks that pools are mappings, none with 0 replicas: protocol buffers take 0 for a missing number, so for 1."""
     for index, pool in enumerate(content.get("workerPoolSpecs") or content.get("worker_pool_specs") or []):
         if not isinstance(pool, dict | None):
             raise UserError(f"Pool {index} of {path} is {str(pool)[:60]!r}.", "A pool is a mapping, with machineSpec.")
