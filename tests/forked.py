@@ -31,6 +31,12 @@ def serve_copies() -> None:
     server: Any = forkserver._forkserver
     server._forkserver_address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     alive, server._forkserver_alive_fd = os.pipe()
+    known: dict[str, Any] = {}
+    if hasattr(server, "_forkserver_authkey"):  # since Python 3.14 both ends have to know it
+        known["authkey_r"], writer = os.pipe()
+        server._forkserver_authkey = os.urandom(forkserver._AUTHKEY_LEN)  # type: ignore[attr-defined]
+        os.write(writer, server._forkserver_authkey)
+        os.close(writer)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(server._forkserver_address)
         listener.listen()
@@ -39,10 +45,11 @@ def serve_copies() -> None:
             os.close(server._forkserver_alive_fd)
             _open_streams()  # those of pytest keep what is printed
             try:
-                forkserver.main(listener.fileno(), alive, [])
+                forkserver.main(listener.fileno(), alive, [], **known)
             finally:
                 os._exit(0)
-    os.close(alive)
+    for descriptor in (alive, *known.values()):
+        os.close(descriptor)
 
 
 def _open_streams() -> None:
