@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from starlette.requests import ClientDisconnect
+
 from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.admission import Admission, Body, TooBusyError
 from gpu_pipelines.serving.batching import Batcher, QueueFullError
@@ -118,6 +120,8 @@ class RequestWork:
             raise self._too_large() from None
         except WrongRequest as wrong:
             raise RefusedError(400, str(wrong)) from None
+        except ClientDisconnect:  # it went before the whole body was here
+            raise ClientGoneError from None
 
     async def _body(self, request: Any, body: Body) -> bytes:
         pieces = []

@@ -343,6 +343,20 @@ def test_large_images_do_not_keep_small_ones_waiting(server: Server, examples: E
     assert counted["requests_total", "predict", "499"] == 2
 
 
+def test_a_client_that_goes_while_it_sends_is_no_failure_of_the_server(server: Server, log: Path) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 9\r\n\r\n"
+    gone, lines = ("requests_total", "predict", "499"), len(log.read_text().splitlines())
+    before = metrics(server)
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(head.encode() + b"half")
+    until = time.monotonic() + 20
+    while (after := metrics(server)).get(gone, 0) == before.get(gone, 0) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert after[gone] == before.get(gone, 0) + 1
+    assert "Traceback" not in "".join(log.read_text().splitlines()[lines:])
+
+
 @pytest.mark.slow
 def test_a_request_has_a_deadline(model: Path) -> None:
     with started(model, DEADLINE_SECONDS="0.3", MAX_PIXELS_WAITING="1000000000") as server:
