@@ -9,6 +9,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from types import FrameType
 
 import uvicorn
@@ -69,6 +70,9 @@ def serve(
     # Clients can make these loggers write without bound; the access log is written because somebody wants it.
     for logger in ("uvicorn.error", "asyncio"):
         logging.getLogger(logger).addFilter(LogLimit())
+    # What Pillow says of damaged images; the client is told in the answer.
+    logging.getLogger("PIL").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", module=r"PIL\.")
     server = _Server(config, serving, connections, settings.drain_seconds)
     threading.Thread(target=server.load, args=(model, settings, _address(listener), contract), daemon=True).start()
     server.run([listener])

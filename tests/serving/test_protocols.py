@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import socket
+import struct
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -308,6 +309,17 @@ def test_what_is_no_http_writes_few_lines(server: Server, log: Path) -> None:
     before = len(log.read_text().splitlines())
     for _ in range(60):
         assert raw(server, b"hello\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert len(log.read_text().splitlines()) - before <= 11
+
+
+def test_damaged_images_write_few_lines(server: Server, log: Path) -> None:
+    """Pillow warns of each tag that lies outside of the file; the client is told that it is no image."""
+    before = len(log.read_text().splitlines())
+    for tag in range(20):
+        tiff = struct.pack("<2sHIHHHIII", b"II", 42, 8, 1, 40_000 + tag, 2, 1000, 500, 0)
+        answer = ask(server, "POST", PREDICT, {"instances": [{"b64": base64.b64encode(tiff).decode()}]})
+        assert answer.status_code == 400
+        assert "not a readable image" in answer.json()["error"]
     assert len(log.read_text().splitlines()) - before <= 11
 
 
