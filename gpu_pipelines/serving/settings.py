@@ -41,7 +41,7 @@ class ServerSettings:
         max_pixels: most pixels of one image, before it is resized.
         max_pixels_at_once: most pixels of the images that are decoded at the same time.
         max_pixels_waiting: most pixels of all requests' images that are not decoded yet.
-        max_characters: most characters of one text.
+        max_characters: most characters of one text, or of a chat with its tools as JSON.
         max_new_tokens: most tokens that a language model writes for one prompt.
         max_connections: most open connections.
         header_seconds: how long a client may take to send the head of a request.

@@ -38,6 +38,8 @@ TEMPLATE = (
 )
 ASKED = [{"role": "user", "content": "the bee"}]
 ANSWERED = [*ASKED, {"role": "assistant", "content": "hums"}]
+#: JSON that can be read, but not gone through by a function that calls itself.
+DEEP: dict[str, Any] = json.loads('{"a": ' * 900 + "{}" + "}" * 900)
 AGAIN = [*ANSWERED, {"role": "user", "content": "the cat"}, {"role": "assistant", "content": "sleeps"}]
 
 
@@ -148,6 +150,9 @@ def test_of_a_table_with_a_text_beside_messages_the_messages_are_asked(
         ({"messages": ASKED, "prompt": "x"}, "It has an unknown field 'prompt'"),
         ({"messages": ASKED, "tools": "{"}, "malformed tools"),
         ({"messages": ASKED, "tools": "[" * 10_000}, "malformed tools"),
+        ({"messages": ASKED, "tools": [DEEP]}, "malformed tools"),
+        ({"messages": [*ANSWERED, {**ANSWERED[1], "tool_calls": [DEEP]}, *ASKED]}, "malformed messages"),
+        ({"messages": ASKED, "tools": [{"a": "a " * 60_000}]}, "send at most 100,000"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate"),
         ({"messages": [{"role": "user", "content": "a " * 60_000}]}, "send at most 100,000"),
         ({"prompt": []}, "prompt is empty"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +31,7 @@ _MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 MALFORMED_MESSAGES = Problem(
     "malformed messages",
     "each must have a role and a content, both text, or parts of type text; an answer may have tool_calls in place of "
-    "the content, and a weight of 0 or 1",
+    "the content, and a weight of 0 or 1; nothing may be nested too deeply",
 )
 
 #: Why a row of texts cannot be used that has a system's message beside it.
@@ -275,8 +276,11 @@ def tools_of(tools: Any) -> list[Any] | Problem | None:
     """The functions that an assistant may call, of a cell with a list or its text; None for none, or what is wrong."""
     schemas = written(tools) if isinstance(tools, str) and tools.strip() else tools or None
     if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
-        return without_nothing(schemas)
-    return Problem("malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")
+        with suppress(RecursionError):
+            return without_nothing(schemas)
+    return Problem(
+        "malformed tools", "tools must be a list of JSON schemas that are not nested too deeply, or such a list as JSON"
+    )
 
 
 def message_of(given: Any) -> dict[str, Any] | None:
@@ -284,7 +288,10 @@ def message_of(given: Any) -> dict[str, Any] | None:
     if not isinstance(given, dict):
         return None
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
-    message = without_nothing(given)
+    try:
+        message = without_nothing(given)
+    except RecursionError:
+        return None
     if {"from", "value"} <= message.keys() and "role" not in message:
         weight = {name: value for name, value in message.items() if name == "weight"}
         message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"], **weight}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -93,8 +94,8 @@ def ends_of_answers(encoder: BatchEncoder) -> set[int]:
 
 
 def characters_of(chat: Chat) -> int:
-    """How long the messages of a conversation are."""
-    return sum(len(message.get("content") or "") for message in chat.messages)
+    """How long a conversation is as JSON: a template may show anything in it, such as the tools."""
+    return len(json.dumps([chat.messages, chat.tools], ensure_ascii=False, default=str))
 
 
 def _encoded(encode: Callable[[], _Tokens]) -> _Tokens:
