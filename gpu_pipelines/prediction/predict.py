@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +256,8 @@ class _Prediction:
         count = sum(rejected.values())
         if not count or (count <= most and count <= most_share * rows):
             return
-        first = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[:_REASONS_TOLD]]
+        with file.open(encoding="utf-8") as lines:
+            first = [json.loads(line) for line in islice(lines, _REASONS_TOLD)]
         told = "; ".join(f"{row['source']}: {row['reason']}, {row['detail']}"[:300] for row in first)
         reasons = ", ".join(f"{number:,} × {reason}" for reason, number in rejected.items())
         raise RunFailedError(

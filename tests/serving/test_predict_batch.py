@@ -281,6 +281,12 @@ def test_values_that_are_no_object_are_rejected(model: Any, tmp_path: Path) -> N
     assert "no object of numbers by column" in rejected(tmp_path / "out")[0]["detail"]
 
 
+def test_too_many_rejected_rows_are_told_whatever_is_in_them(model: Any, tmp_path: Path) -> None:
+    source = write_lines(tmp_path / "rows.jsonl", [{"size": "a", "age": 30, "id": "a\u2028b"}])
+    with pytest.raises(UserError, match="1 of 1 rows of"):
+        predicted(model("regression"), source, tmp_path / "out", key_column="id")
+
+
 def test_a_row_whose_prediction_is_no_finite_number_is_rejected(tmp_path: Path) -> None:
     model = exported_of_small_numbers(tmp_path / "model")
     (tmp_path / "rows.csv").write_text("size,age,id\n1.5,30,a\n3e38,-3e38,b\n3,50,c\n")
