@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -43,7 +44,9 @@ def list_models(registry: Registry = "", as_json: AsJson = False) -> None:
     damaged = False
     for name in opened.names():
         try:
-            models.append({"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)})
+            versions = opened.versions(name)
+            models.append({"name": name, "versions": len(versions), "aliases": opened.aliases(name)})
+            _warn_of_unread(versions)
         except UserError as error:
             damaged = True
             print(f"warning: the model {name!r} is not listed: {error.in_one_line}", file=sys.stderr)
@@ -73,6 +76,7 @@ def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
     versions = opened.versions(name)
     if not versions:
         raise missing_model(opened, name, registry)
+    _warn_of_unread(versions)
     if as_json:
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print_json({"name": name, "versions": content})
@@ -95,8 +99,18 @@ def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
     _print_table(Table(*columns, *map(Column.number, metrics)), rows)
 
 
+def _warn_of_unread(versions: Sequence[Any]) -> None:
+    for version in versions:
+        if version.unread:
+            print(
+                f"warning: version {version.number} of {version.name!r}: {version.unread.in_one_line}", file=sys.stderr
+            )
+
+
 def _gates(version: Any) -> str:
     """The outcome of the gates, if there were any."""
+    if version.unread:
+        return "damaged"
     if not version.has_evaluation:
         return "not evaluated"
     return "passed" if version.info["passed"] else "failed"

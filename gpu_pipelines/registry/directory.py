@@ -64,9 +64,12 @@ class DirectoryRegistry(Registry):
         return sorted(p.parent.name for p in self.root.glob("*/versions") if self._numbers(p.parent.name))
 
     def versions(self, name: str) -> list[RegisteredVersion]:
-        """All versions of a model, oldest first; none if there is no such model."""
+        """All versions of a model, oldest first; none if there is no such model.
+
+        A version whose `version.json` cannot be read is one of them, and counts as damaged.
+        """
         aliases = self.aliases(name)
-        return [self._version(name, number, aliases) for number in self._numbers(name)]
+        return [self._version(name, number, aliases, UserError) for number in self._numbers(name)]
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version with a number or an alias.
@@ -81,11 +84,8 @@ class DirectoryRegistry(Registry):
         wanted = reference if reference.isdecimal() else str(aliases.get(reference))
         for number in self._numbers(name):
             if str(number) == wanted:
-                try:
-                    return self._version(name, number, aliases)
-                except (DamagedError, NewerFormatError) as error:
-                    # It stays the champion, though nobody uses it and nothing replaces it.
-                    return replace(self._bare(name, number, aliases), unread=error)
+                # A damaged one stays the champion, though nobody uses it and nothing replaces it.
+                return self._version(name, number, aliases, DamagedError, NewerFormatError)
         raise missing_version(self, name, reference, str(self.root))
 
     def aliases(self, name: str) -> dict[str, int]:
@@ -175,13 +175,14 @@ class DirectoryRegistry(Registry):
     def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:
         write_document(folder / _MODEL, {"name": folder.name, "aliases": dict(sorted(aliases.items()))})
 
-    def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
-        info = read_document(self.root / name / "versions" / str(number) / VERSION, "model version")
-        info.pop("format_version")
-        return replace(self._bare(name, number, aliases), info={"created": "", "passed": False, "metrics": {}, **info})
-
-    def _bare(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
-        """A version with only its place and its aliases."""
-        path = self.root / name / "versions" / str(number)
+    def _version(self, name: str, number: int, aliases: dict[str, int], *unread: type[UserError]) -> RegisteredVersion:
+        """A version; one whose record cannot be read for one of these reasons counts as damaged."""
+        path, error = self.root / name / "versions" / str(number), None
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
-        return RegisteredVersion(name, number, str(path.resolve()), named, {}, f"{name}/versions/{number}")
+        info: dict[str, Any] = {"created": "", "passed": False, "metrics": {}}
+        try:
+            info |= read_document(path / VERSION, "model version")
+        except unread as caught:
+            error = caught
+        info.pop("format_version", None)
+        return RegisteredVersion(name, number, str(path.resolve()), named, info, f"{name}/versions/{number}", "", error)

@@ -134,6 +134,7 @@ def test_a_version_whose_record_is_damaged_keeps_its_aliases_and_is_used_for_not
     with pytest.raises(UserError, match=r"version\.json cannot be read"):
         registry.set_alias("digits", "live", 1)
     assert (add(registry, model, seen=1).number, registry.aliases("digits")["champion"]) == (2, 2)
+    assert [(each.number, each.is_damaged) for each in registry.versions("digits")] == [(1, True), (2, False)]
 
 
 def test_a_file_that_cannot_be_read_is_named(registry: DirectoryRegistry, model: Path) -> None:

@@ -270,14 +270,19 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     for name in ("birds", "cats", "digits"):
         registry.add(name, model, {}, Promotion(True, None))
     (registry.root / "birds/model.json").write_text('{"format_version": 1}')
+    (model / "model.safetensors").write_bytes(b"another")
+    registry.add("cats", model, {}, Promotion(False, 1))
     (registry.root / "cats/versions/1/version.json").unlink()
     listed = command("models", "list", "--registry", str(registry.root), "--json", cwd=tmp_path)
-    assert [(each["name"], each["aliases"]["champion"]) for each in json.loads(listed.out)] == [("digits", 1)]
+    assert [(each["name"], each["versions"]) for each in json.loads(listed.out)] == [("cats", 2), ("digits", 1)]
     assert f"warning: the model 'birds' is not listed: {registry.root}/birds/model.json is damaged" in listed.err
-    assert "warning: the model 'cats' is not listed: " in listed.err
+    assert "warning: version 1 of 'cats': " in listed.err
     assert "it has no version.json" in listed.err
+    versions = command("models", "show", "cats", "--registry", str(registry.root), cwd=tmp_path)
+    assert versions.err == next(f"{line}\n" for line in listed.err.splitlines() if "'cats'" in line)
+    assert [line.split()[0] for line in versions.out.splitlines() if " damaged" in line] == ["1"]
     shown = registry._repr_html_()
-    assert shown.count(">damaged<") == 2
+    assert shown.count(">damaged<") == 1
     assert shown.index("birds") < shown.index("cats") < shown.index("digits")
 
 
