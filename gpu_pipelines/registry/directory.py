@@ -17,11 +17,19 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import read_as, read_document, write_document
 from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError, first_line, some_of
 from gpu_pipelines.registry.missing import missing_version
-from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
+from gpu_pipelines.registry.registered import (
+    CHAMPION,
+    VERSION,
+    Check,
+    Promotion,
+    RegisteredVersion,
+    Registry,
+    hashes_in,
+)
 
 _MODEL = "model.json"
 _INCOMING = ".incoming-"
@@ -102,8 +110,8 @@ class DirectoryRegistry(Registry):
     ) -> RegisteredVersion:
         """Adds a version under the lock of its model, unless the same model is one already; see `Registry.add`."""
         self.require_writable()
+        files = hashes_in(model)
         try:
-            files = sha256_of_tree(model, leave_out=(VERSION,))
             with self._locked(name) as folder:
                 same = self._same_model(name, files)
                 if same is not None:

@@ -17,7 +17,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.mlflow_files import place_of_files
@@ -42,6 +41,7 @@ from gpu_pipelines.registry.registered import (
     Promotion,
     RegisteredVersion,
     Registry,
+    hashes_in,
     made_at_once,
     record_in,
 )
@@ -155,7 +155,7 @@ class MlflowRegistry(Registry):
             UserError: files, version or aliases could not be written, or the check failed.
         """
         self.prepare()
-        files = sha256_of_tree(model, leave_out=(VERSION,))
+        files = hashes_in(model)
         digest = digest_of(model_files(files))
         there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == digest]
         known = self.aliases(name)

@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
-from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
+from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError, first_line
 from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
@@ -56,6 +56,17 @@ def record_in(place: str) -> tuple[dict[str, Any], UserError | None]:
     except (DamagedError, NewerFormatError) as error:
         return {}, error
     return {name: value for name, value in content.items() if name != "format_version"}, None
+
+
+def hashes_in(model: Path) -> dict[str, str]:
+    """SHA-256 by path of the files of a model that is to be added. Raises UserError if one cannot be read."""
+    try:
+        return sha256_of_tree(model, leave_out=(VERSION,))
+    except OSError as error:
+        file = error.filename or model
+        raise UserError(
+            f"The model cannot be read: {file}: {error.strerror or first_line(error)}.", "No version was added."
+        ) from None
 
 
 def made_at_once(make: Callable[[Version], RegisteredVersion], versions: Iterable[Version]) -> list[RegisteredVersion]:

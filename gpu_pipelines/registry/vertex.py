@@ -13,7 +13,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
@@ -28,6 +27,7 @@ from gpu_pipelines.registry.registered import (
     Promotion,
     RegisteredVersion,
     Registry,
+    hashes_in,
     made_at_once,
     record_in,
 )
@@ -151,7 +151,7 @@ class VertexRegistry(Registry):
         Raises:
             UserError: files, version, evaluation or aliases could not be written, or the check failed.
         """
-        files = sha256_of_tree(model, leave_out=(VERSION,))
+        files = hashes_in(model)
         digest = digest_of(model_files(files))[:_DIGEST_CHARACTERS]
         number = same = self._with_digest(name, digest)
         if same is not None:

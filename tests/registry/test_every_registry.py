@@ -112,6 +112,14 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
 
 
 @pytest.mark.slow_but_for("directory", "mlflow")
+def test_a_model_that_cannot_be_read_is_named(registry: Registry, name: str, model: Path) -> None:
+    (model / "weights.bin").symlink_to("/proc/self/mem")  # whoever runs the tests may read all other files
+    with pytest.raises(UserError, match=r"The model cannot be read: .*Input/output error"):
+        add(registry, name, model)
+    assert registry.versions(name) == []
+
+
+@pytest.mark.slow_but_for("directory", "mlflow")
 def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     for alias in ("4", "", "../x", "Bad alias", "champion@x", "a", "release-", "a" * 129, None):
