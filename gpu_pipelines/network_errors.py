@@ -72,6 +72,15 @@ def untrusted_certificate(error: BaseException) -> str:
     return ""
 
 
+def why_unreachable(error: BaseException) -> str:
+    """Why the system did not reach a service, such as "Connection refused"; empty if it did or does not say.
+
+    Args:
+        error: the error of a client library.
+    """
+    return next((each.strerror for each in _causes(error) if isinstance(each, OSError) and each.strerror), "")
+
+
 def no_token_was_given(error: BaseException) -> bool:
     """Whether an error means that the source of tokens, such as a metadata server, was unreachable or failed.
 

@@ -12,7 +12,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import UnavailableError, UserError
-from gpu_pipelines.network_errors import TRUST_REMEDY, UNAVAILABLE, error_of_status, untrusted_certificate
+from gpu_pipelines.network_errors import (
+    TRUST_REMEDY,
+    UNAVAILABLE,
+    error_of_status,
+    untrusted_certificate,
+    why_unreachable,
+)
 
 #: The beginning of an address, as in the parameter `tracking`; the rest is MLflow's own.
 MLFLOW = "mlflow:"
@@ -146,7 +152,9 @@ def _explained(error: Exception, done: str) -> Exception:
         return error_of_status(status, f"{done} failed: {told}", _LOGIN)
     if status in UNAVAILABLE or isinstance(error, (ConnectionError, TimeoutError)):
         return UnavailableError(
-            f"{done} failed: {told}", "Check that the server runs, and that the address is right.", status
+            f"{done} failed: {why_unreachable(error) or told}",
+            "Check that the server runs, and that the address is right.",
+            status,
         )
     return error_of_status(status, f"{done} failed: {told}")
 
