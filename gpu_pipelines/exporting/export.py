@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -113,9 +114,14 @@ def require_free(to: str) -> None:
         taken = bool(RemoteFolder(to).names())
     else:
         place = Path(to).expanduser()
-        there = place.iterdir() if place.is_dir() else ()
-        # A killed export has left its scratch folder, which the next one removes.
-        taken = place.is_file() or any(not each.name.startswith(f"{_SCRATCH}-") for each in there)
+        try:
+            there = place.iterdir() if place.is_dir() else ()
+            # A killed export has left its scratch folder, which the next one removes.
+            taken = any(not each.name.startswith(f"{_SCRATCH}-") for each in there)
+            # A link to nothing is neither a folder nor free.
+            taken = taken or (os.path.lexists(place) and not place.is_dir())
+        except OSError as error:
+            raise UserError(f"{to} cannot be read: {error.strerror}.", "Give another folder.") from None
     if taken:
         raise UserError(f"{to} is not empty.", "Give another folder, or remove what is there.")
 

@@ -192,9 +192,12 @@ def test_settings_that_cannot_be_are_named_together() -> None:
 def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
     require_free(str(tmp_path))
     (tmp_path / EXPORT).touch()
-    for taken in (tmp_path, tmp_path / EXPORT):
+    (tmp_path / "link").symlink_to("nowhere")
+    for taken in (tmp_path, tmp_path / EXPORT, tmp_path / "link"):
         with pytest.raises(UserError, match="is not empty"):
             require_free(str(taken))
+    with pytest.raises(UserError, match="cannot be read: File name too long"):
+        require_free(str(tmp_path / ("a" * 300)))
 
 
 def test_less_of_a_loss_and_more_of_an_accuracy_is_better() -> None:
