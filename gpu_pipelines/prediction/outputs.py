@@ -31,7 +31,7 @@ from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.errors import UserError, full_disk_named
 from gpu_pipelines.prediction.settings import DATE, TIME
 from gpu_pipelines.prediction.worker import Predicted
-from gpu_pipelines.prediction.written import Form
+from gpu_pipelines.prediction.written import Form, as_json
 
 DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
 #: The rejected rows of a failed prediction, beside the files of an earlier one.
@@ -114,10 +114,8 @@ class Predictions:
 
 def keep_piece(work: UnfinishedWork, found: Predicted, suffix: str) -> None:
     """Keeps the results of a piece, so that it is not predicted again."""
-    import json
-
     name = piece_name(found.number)
-    lines = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in found.rejected)
+    lines = "".join(as_json(row) + "\n" for row in found.rejected)
     reasons = dict(Counter(row["reason"] for row in found.rejected))
     counts = {"read": found.rows, "predicted": found.predicted, "rejected": reasons, "labels": dict(found.labels)}
     with full_disk_named("What is predicted", work.path("").absolute()):

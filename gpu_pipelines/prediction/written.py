@@ -73,7 +73,7 @@ class Form:
 
     def _line(self, row: Prediction) -> str:
         instance = {INSTANCE: row.instance} if self._has_instances and row.instance is not None else {}
-        return _json({KEY: row.key, **instance, PREDICTION: row.prediction}) + "\n"
+        return as_json({KEY: row.key, **instance, PREDICTION: row.prediction}) + "\n"
 
     @property
     def schema(self) -> pa.Schema:
@@ -88,27 +88,28 @@ class Form:
         columns = [pa.field(KEY, pa.string(), nullable=False), pa.field(PREDICTION, answer)]
         if self._has_instances:
             columns.insert(1, pa.field(INSTANCE, pa.string()))
-        return pa.schema(columns, metadata={MODEL: _json(self._model).encode("utf-8")})
+        return pa.schema(columns, metadata={MODEL: as_json(self._model).encode("utf-8")})
 
     def _table(self, predictions: Sequence[Prediction]) -> pa.Table:
         import pyarrow as pa
 
         kinds, schema = self._answer.get("properties"), self.schema
-        keys = [row.key if isinstance(row.key, str) else _json(row.key) for row in predictions]
+        keys = [row.key if isinstance(row.key, str) else as_json(row.key) for row in predictions]
         found = [
             {name: _value(row.prediction.get(name), kind) for name, kind in kinds.items()}
             if kinds
-            else _json(row.prediction)
+            else as_json(row.prediction)
             for row in predictions
         ]
         columns = {KEY: pa.array(keys, pa.string()), PREDICTION: pa.array(found, schema.field(PREDICTION).type)}
         if self._has_instances:
-            columns[INSTANCE] = pa.array([row.instance and _json(row.instance) for row in predictions], pa.string())
+            columns[INSTANCE] = pa.array([row.instance and as_json(row.instance) for row in predictions], pa.string())
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
+def as_json(value: Any) -> str:
+    """A value as JSON that UTF-8 can hold: lone surrogates, which a row may have anywhere, are escaped."""
+    return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
@@ -137,4 +138,4 @@ def _value(value: Any, schema: Mapping[str, Any]) -> Any:
         return None
     if kind == "numbers":
         return [{"name": name, "value": number} for name, number in value.items()]
-    return _json(value) if kind == "json" else value
+    return as_json(value) if kind == "json" else value

@@ -287,6 +287,16 @@ def test_too_many_rejected_rows_are_told_whatever_is_in_them(model: Any, tmp_pat
         predicted(model("regression"), source, tmp_path / "out", key_column="id")
 
 
+def test_half_a_surrogate_pair_in_a_row_ends_no_prediction(model: Any, tmp_path: Path) -> None:
+    kept, left_out = {"\udfff": "a"}, {"\udfff": "b"}
+    source = write_lines(tmp_path / "rows.jsonl", [{"text": "a cat", "id": kept}, {"text": "", "id": left_out}])
+    given = {"key_column": "id", "max_rejected": "1"}
+    predicted(model("text_classification"), source, tmp_path / "out", **given)
+    assert [written(tmp_path / "out")[0]["key"], rejected(tmp_path / "out")[0]["key"]] == [kept, left_out]
+    done = predicted(model("text_classification"), source, tmp_path / "tables", output_format="parquet", **given)
+    assert pq.read_table(tmp_path / "tables" / done.files[0].path)["key"].to_pylist() == [json.dumps(kept)]
+
+
 def test_a_row_whose_prediction_is_no_finite_number_is_rejected(tmp_path: Path) -> None:
     model = exported_of_small_numbers(tmp_path / "model")
     (tmp_path / "rows.csv").write_text("size,age,id\n1.5,30,a\n3e38,-3e38,b\n3,50,c\n")
