@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -55,6 +57,8 @@ _DIGEST, _UPLOAD_OF = "gpu_pipelines.digest", "gpu_pipelines.upload_of"
 _PARENT = "mlflow.parentRunId"
 #: The fields of a version's description beside its metrics.
 _SHOWN = ("task", "checkpoint", "dataset_fingerprint", "source_fingerprint", "passed", "pipeline_job")
+#: Seconds after which a person is told what is waited for: the client tries a server that is away for longer.
+_PATIENCE_SECONDS = 3.0
 #: Seconds after which an unfinished upload counts as killed.
 _ABANDONED_SECONDS = 24 * 3600.0
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
@@ -187,11 +191,17 @@ class MlflowRegistry(Registry):
 
     @contextmanager
     def _errors(self, done: str) -> Iterator[None]:
+        told = [f"waiting for an answer from {self.uri}"]
+        slow = threading.Timer(_PATIENCE_SECONDS, print, told, {"file": sys.stderr, "flush": True})
+        slow.daemon = True
+        slow.start()
         try:
             with mlflow_errors(f"{done} in {self.uri}"):
                 yield
         except FileNotFoundError as error:
             raise UserError(str(error), "Is it the address of an MLflow server?") from None
+        finally:
+            slow.cancel()
 
     @cached_property
     def _experiment(self) -> str:

@@ -26,7 +26,7 @@ from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.errors import NotFoundError, UnavailableError, UserError
 from gpu_pipelines.prediction.model import registered_model
 from gpu_pipelines.registry import Registry, is_local, open_registry, registry_problems
-from gpu_pipelines.registry.mlflow_registry import EXPERIMENT
+from gpu_pipelines.registry.mlflow_registry import EXPERIMENT, MlflowRegistry
 from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.targets.vertex.vertex import Vertex
@@ -338,6 +338,15 @@ def test_a_server_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     with pytest.raises(UnavailableError, match=r"failed: Connection refused\n  Check that the server runs"):
         open_registry(f"mlflow:http://127.0.0.1:{free_port()}").names()
+
+
+def test_a_server_that_takes_long_is_waited_for_aloud(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("gpu_pipelines.registry.mlflow_registry._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(MlflowRegistry, "_search", lambda *given: [time.sleep(0.2)][1:])
+    assert open_registry("mlflow:http://127.0.0.1:9").names() == []
+    assert capsys.readouterr().err == "waiting for an answer from mlflow:http://127.0.0.1:9\n"
 
 
 @pytest.mark.slow
