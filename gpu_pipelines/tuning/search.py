@@ -62,8 +62,8 @@ def search(
     require_optuna()
     task, rows, fingerprint = known_of(dataset)
     shares = shares_of_this_machine(asked.parallel)
-    wrong = [*asked.base.problems(task), *asked.base.problems_here(task)]
-    if problems := [*wrong, *asked.space.problems(asked.base, task, shares[0].processes)]:
+    wrong = asked.space.problems(asked.base, task, shares[0].processes)
+    if problems := [*wrong, *asked.base.problems_here(task)]:
         raise UserError.of_all(problems)
     request = StudyRequest.of(asked, dataset, task, rows)
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-study-") as scratch:

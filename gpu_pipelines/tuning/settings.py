@@ -105,9 +105,10 @@ class TuningSettings(TrainingSettings):
             processes: processes of the machine, which the trials share; 0 if that is not known.
         """
         share = max(1, processes // max(1, self.parallel_trials)) if processes else 0
-        found = [*self.base.problems(task), *self.base.problems_on(share), *self.problems_of_values()]
+        found = self.problems_of_values()
         if is_address(self.space) and is_remote(self.space):
-            return [*found, *problems_of_place("space", self.space)]
+            unread = SearchSpace(()).problems(self.base, task, share)
+            return [*unread, *found, *problems_of_place("space", self.space)]
         return [*found, *self.problems_of_space(task, share)]
 
     def problems_of_values(self) -> list[str]:
@@ -120,16 +121,16 @@ class TuningSettings(TrainingSettings):
         return found
 
     def problems_of_space(self, task: str = "", processes: int = 0) -> list[str]:
-        """Problems with the search space, which is read.
+        """Problems with the search space, which is read, and with the trainings that it describes.
 
         Args:
-            task: the task of the dataset; empty for problems that do not depend on it.
+            task: the task of the dataset; empty for problems that do not depend on it, and are those of the space.
             processes: processes of each trial; 0 if that is not known.
         """
         try:
             space, wrong = space_and_problems(*self._entries())
         except UserError as error:
-            return [error.in_one_line]
+            space, wrong = SearchSpace(()), [error.in_one_line]
         declared = parameters_in(TrainingSettings)
         # A command fills in what depends on the task, such as its model, so nobody has given that.
         filled_in = [defaults_of_task(each) for each in ([task] if task else TASKS)]

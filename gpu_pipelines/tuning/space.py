@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter
@@ -29,6 +31,8 @@ _NOT_JUDGED = {
     "preference_loss": "Each preference_loss has a loss on val of its own",
     "ema_decay": "The loss on val is that of the weights, which ema_decay does not change, and not of their average",
 }
+#: How often a value is tried, each time with others of the other parameters, before anything is trained.
+_TIMES_TRIED = 20
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -80,21 +84,50 @@ class SearchSpace:
         return [dimension.name for dimension in self.dimensions]
 
     def problems(self, base: TrainingSettings, task: str, processes: int) -> list[str]:
-        """Problems that the values cause for a training that is valid without them.
+        """Problems of the trainings that a search carries out.
 
         Args:
             base: the parameters that are not searched for.
             task: the task of the dataset.
             processes: processes of each trial.
         """
-        known = {*base.problems(task), *base.problems_on(processes)}
-        found: dict[str, None] = {}
+
+        def wrong(settings: TrainingSettings) -> list[str]:
+            return list(dict.fromkeys([*settings.problems(task), *settings.problems_on(processes)]))
+
+        tried = self._tried()
+        found = Counter(each for values in tried for each in wrong(replace(base, **values)))
+        everywhere = {each for each in wrong(base) if found[each] == len(tried)}
+        return [each if each in everywhere else f"In the search space: {each}" for each in found]
+
+    def _tried(self) -> list[dict[str, Any]]:
+        """Values of trials that might be, with each sample of a dimension beside several of each other one.
+
+        Only whole trials are right or wrong: `quantize_base` needs `lora_rank`, and `freeze` refuses it.
+        """
+        others = random.Random(0)  # noqa: S311 -- nothing secret
+        found = [
+            self._values({**self._needed_for(dimension), dimension.name: value}, others)
+            for dimension in self.dimensions
+            for value in dimension.samples()
+            for _ in range(_TIMES_TRIED)
+        ]
+        return list({repr(each): each for each in found or [{}]}.values())
+
+    def _values(self, fixed: Mapping[str, Any], others: random.Random) -> dict[str, Any]:
+        values: dict[str, Any] = {}
         for dimension in self.dimensions:
-            for value in dimension.samples():
-                settings = replace(base, **dimension.when, **{dimension.name: value})
-                wrong = [*settings.problems(task), *settings.problems_on(processes)]
-                found.update(dict.fromkeys(each for each in wrong if each not in known))
-        return [f"In the search space: {each}" for each in found]
+            if dimension.counts(values):
+                values[dimension.name] = fixed.get(dimension.name, others.choice(dimension.samples()))
+        return values
+
+    def _needed_for(self, dimension: Dimension) -> dict[str, Any]:
+        """The values of others without which a dimension does not count."""
+        needed = dict(dimension.when)
+        for each in reversed(self.dimensions):
+            if each.name in needed:
+                needed = {**each.when, **needed}
+        return needed
 
 
 def read_space(path: Path) -> SearchSpace:
@@ -174,7 +207,7 @@ def space_and_problems(entries: Mapping[str, Any], what: str = "The search space
     """
     declared = parameters_in(TrainingSettings)
     problems: list[str] = []
-    found = {name: _dimension(name, entry, declared, problems) for name, entry in entries.items()}
+    found = {str(name): _dimension(str(name), entry, declared, problems) for name, entry in entries.items()}
     dimensions = {name: each for name, each in found.items() if each is not None}
     for dimension in list(dimensions.values()):
         if wrong := _problems_of_when(dimension, found):

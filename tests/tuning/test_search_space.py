@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,7 @@ keep_last: {type: int, low: 1, high: 3}
         ),
         ({"momentum": {"type": "float", "low": 0.1, "high": 0.2, "log": True, "step": 0.1}}, "log and step"),
         ({"seed": {"type": "categorical", "choices": [1, 1]}}, "twice"),
+        ({1: {"type": "int", "low": 1, "high": 2}, (2, 3): 4}, "There is no parameter '1' of train_model"),
         ({"momentum": {"low": 0.1, "high": 0.2}}, "momentum has no type. Valid: float, int, categorical"),
     ],
 )
@@ -127,6 +129,20 @@ def test_values_are_those_that_the_training_takes() -> None:
     assert "momentum is 1.5" in told
     assert "global_batch_size is 9, which 2 processes cannot share equally" in told
     assert len(told.splitlines()) == 3
+
+
+def test_values_are_right_or_wrong_only_beside_those_that_are_searched_for_with_them() -> None:
+    rank = "lora_rank: {type: int, low: 8, high: 64}\n"
+    asked = TuningSettings(space=rank, model="of/a-hub", quantize_base="nf4")
+    assert asked.problems("language_modeling") == []
+    targets = "lora_targets: {type: categorical, choices: [attention, all]}"
+    assert replace(asked, space=rank + targets).problems("language_modeling") == []
+    # A trial of these in four would end the study.
+    space = "lora_rank: {type: categorical, choices: [0, 8]}\nfreeze: {type: categorical, choices: ['', backbone]%s}"
+    both = "In the search space: freeze and lora_rank are both given"
+    asked = replace(asked, quantize_base="")
+    assert replace(asked, space=space % "").problems("language_modeling")[0].startswith(both)
+    assert replace(asked, space=space % ", when: {lora_rank: 0}").problems("language_modeling") == []
 
 
 def test_the_example_is_right_for_the_digits() -> None:
