@@ -152,7 +152,7 @@ def _decided(
 ) -> tuple[bool, str]:
     source = f"the source {settings.source}"
     fingerprint = settings.source_fingerprint or source_fingerprint(settings.source, settings.billing_project)
-    same = [version for version in versions if version.info.get("source_fingerprint") == fingerprint]
+    same = [version for version in versions if fingerprint in version.sources]
     if same:
         kind = ", the champion" if same[-1] == champion else ""
         return False, f"{NOTHING_NEW}{source} is as it was for version {same[-1].number} of {name}{kind}"
@@ -166,7 +166,7 @@ def _decided(
             f"{TOO_SOON}{source} has changed, but {version}, the champion, is {age / timedelta(days=1):.1f} days old; "
             f"min_champion_age_days is {settings.min_champion_age_days:g}"
         )
-    if not champion.info.get("source_fingerprint"):
+    if not champion.sources:
         return True, f"training: {version}, the champion, does not say what it was trained on"
     return True, f"training: {source} has changed since {version} was trained"
 

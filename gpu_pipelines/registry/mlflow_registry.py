@@ -6,7 +6,6 @@ leaves a run that no version names, which a later upload deletes.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -46,6 +45,7 @@ from gpu_pipelines.registry.registered import (
     hashes_in,
     made_at_once,
     record_in,
+    write_record,
 )
 from gpu_pipelines.registry.summary import summary_of
 
@@ -284,7 +284,7 @@ class MlflowRegistry(Registry):
             names, folder = sorted(info["files"]), RemoteFolder(self._place(run))
             folder.upload(model, names)
             folder.require_same(model, names)
-            folder.write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
+            write_record(self._place(run), info)
             if check:
                 check(self._place(run))
             with self._errors(f"Ending the upload of {name!r}"):

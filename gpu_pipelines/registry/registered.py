@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from abc import ABC, abstractmethod
@@ -12,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree
+from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
@@ -25,6 +26,9 @@ CHALLENGER = "challenger"
 TRACKED_RUN = "tracked_run"
 #: Entry of a version's record: the version of the champion that it was compared with.
 COMPARED_WITH = "compared_with"
+#: Entries of a version's record: the fingerprint of the source that it was trained on, and those of others that have
+#: given the same model since.
+SOURCE, ALSO_FROM = "source_fingerprint", "also_from_sources"
 #: Source: `version_aliases` of the Vertex AI API's Model, which distinguishes aliases from numbers by it.
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 #: Checks the uploaded files of a version before the version counts; raises `UserError`.
@@ -67,6 +71,19 @@ def hashes_in(model: Path) -> dict[str, str]:
         raise UserError(
             f"The model cannot be read: {file}: {error.strerror or first_line(error)}.", "No version was added."
         ) from None
+
+
+def write_record(place: str, info: dict[str, Any]) -> None:
+    """Writes what is recorded with a version beside its files.
+
+    Args:
+        place: the folder of its files: a directory, or in object storage.
+        info: the record.
+    """
+    if is_remote(place):
+        RemoteFolder(place).write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
+    else:
+        write_document(Path(place) / VERSION, info)
 
 
 def made_at_once(make: Callable[[Version], RegisteredVersion], versions: Iterable[Version]) -> list[RegisteredVersion]:
@@ -139,6 +156,16 @@ class RegisteredVersion:
             UserError: the files cannot be read.
         """
         self._require_undamaged(self.place)
+
+    @property
+    def sources(self) -> set[str]:
+        """Fingerprints of the sources that have given this model; none if they are not known."""
+        return {each for each in (self.info.get(SOURCE), *self.info.get(ALSO_FROM, ())) if each}
+
+    def note_source(self, fingerprint: str) -> None:
+        """Records that another source has given the same model: else it would be new, and trained on, each night."""
+        if fingerprint and fingerprint not in self.sources and self.info.get("files"):
+            write_record(self.place, {**self.info, ALSO_FROM: [*self.info.get(ALSO_FROM, ()), fingerprint]})
 
     @property
     def has_evaluation(self) -> bool:

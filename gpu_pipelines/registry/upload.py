@@ -20,6 +20,7 @@ from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_r
 from gpu_pipelines.registry.registered import (
     CHAMPION,
     COMPARED_WITH,
+    SOURCE,
     TRACKED_RUN,
     VERSION,
     DamagedVersionError,
@@ -118,6 +119,8 @@ def upload_model(
         _promotion(evaluation, compared_with, before, passed),
         _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
+    if evaluation and not version.added:
+        _note_source(version, evaluation)
     told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
     same = f"nothing was added: {told} is the same model, byte for byte"
     print(f"added {told}" if version.added else same, flush=True)
@@ -129,6 +132,13 @@ def upload_model(
             flush=True,
         )
     return version
+
+
+def _note_source(version: RegisteredVersion, evaluation: Evaluation) -> None:
+    try:
+        version.note_source(evaluation.source_fingerprint)
+    except UserError as error:  # a bucket may forbid to replace files
+        print(f"warning: scheduled_retraining will train on this source again. {error}", flush=True)
 
 
 def _registry(settings: UploadSettings, near: str) -> Registry:
@@ -189,7 +199,7 @@ def _told_of(evaluation: Evaluation | None, compared_with: int | None) -> dict[s
         "task": evaluation.task,
         "checkpoint": evaluation.best,
         "dataset_fingerprint": evaluation.dataset_fingerprint,
-        "source_fingerprint": evaluation.source_fingerprint,
+        SOURCE: evaluation.source_fingerprint,
         "test_source": evaluation.test_source,
         COMPARED_WITH: compared_with,
         "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},

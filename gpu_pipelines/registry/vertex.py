@@ -5,7 +5,6 @@ API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.location
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import replace
@@ -30,6 +29,7 @@ from gpu_pipelines.registry.registered import (
     hashes_in,
     made_at_once,
     record_in,
+    write_record,
 )
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.registry.summary import summary_of
@@ -257,7 +257,7 @@ class VertexRegistry(Registry):
         folder.require_same(model, sorted(info["files"]))
         # With these, a version can be checked without downloading it.
         md5 = {name: md5_of_file(model / name) for name in sorted(info["files"])}
-        folder.write(VERSION, json.dumps({"format_version": 1, **info, "md5": md5}, indent=2).encode() + b"\n")
+        write_record(place, {**info, "md5": md5})
 
     def _mend(self, version: RegisteredVersion, model: Path, info: dict[str, Any]) -> None:
         """Writes the files of a version again if they are damaged; a newer record is never replaced."""

@@ -79,6 +79,14 @@ def test_data_that_a_version_was_trained_on_without_being_promoted_is_nothing_ne
     assert decision.reason == f"nothing new: the source {source} is as it was for version 2 of reviews"
 
 
+def test_files_that_have_given_the_same_model_again_are_nothing_new(tmp_path: Path, source: Path) -> None:
+    register(tmp_path, source_fingerprint(str(source)))
+    os.utime(source / "a.jsonl", (0, 0))
+    assert check(tmp_path, source).retrain
+    DirectoryRegistry(tmp_path / "registry").version("reviews", 1).note_source(source_fingerprint(str(source)))
+    assert check(tmp_path, source).reason.startswith("nothing new: ")
+
+
 @pytest.mark.parametrize(("days", "retrain"), [(DAYS_OLD - 1, True), (DAYS_OLD + 1, False)])
 def test_a_young_champion_stays(tmp_path: Path, source: Path, days: float, retrain: bool) -> None:
     register(tmp_path, "of other data")

@@ -316,6 +316,11 @@ def test_an_equal_model_does_not_take_the_champions_place(images: Dataset, tmp_p
     assert (again.number, again.added) == (1, False)
     registry = DirectoryRegistry(Path(settings_in(tmp_path).registry))
     assert replace(again, added=True) == registry.champion("mine")
+    replace(evaluation, source_fingerprint="a" * 64).save(tmp_path / "best-model")
+    register(tmp_path, "model", evaluation.passed)
+    champion = registry.champion("mine")
+    assert champion is not None
+    assert "a" * 64 in champion.sources
 
 
 def test_a_champion_of_the_same_number_in_another_registry_is_not_replaced(

@@ -108,6 +108,11 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
     assert add(registry, name, model, promote=False, seen=1).number == 2
     again = add_again(registry, name, model, seen=1)
     assert (again.number, again.added, again.aliases) == (2, False, ("challenger", "champion"))
+    for source in ("of the same rows", "of them again", "of them again"):
+        registry.version(name, 2).note_source(source)
+    noted = registry.version(name, 2)
+    assert noted.sources == {"of the same rows", "of them again"}
+    assert (noted.is_damaged, noted.info["metrics"]) == (False, {"accuracy": 0.5})
     assert [version.number for version in registry.versions(name)] == [1, 2]
 
 

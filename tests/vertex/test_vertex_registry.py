@@ -120,6 +120,9 @@ def test_the_same_model_twice_adds_nothing(registry: Registry, tmp_path: Path) -
     assert len(registry.versions("digits")) == 1
     with pytest.raises(UserError, match="Did you mean 'champion'\\? It has the aliases challenger"):
         registry.version("digits", "champin")
+    registry.version("digits", 1).note_source("t" * 64)
+    noted = registry.version("digits", 1)
+    assert (noted.sources, noted.is_damaged) == ({"t" * 64}, False)
 
 
 def test_a_champion_that_was_not_compared_with_stays(registry: Registry, tmp_path: Path) -> None:
