@@ -113,12 +113,14 @@ def prepare_together(
         for name in ("sample", "seen"):
             (scratch / name).mkdir()
         print(f"reading {settings.source}", flush=True)
+        # Before the files are listed: one that comes later is then new for whoever compares.
+        fingerprints = {} if work.find(PLAN) else _fingerprints(settings, is_artifact=bool(named))
         preparation = task_named(settings.task).load_preparation()(settings, scratch / "sample")
         if told := "" if settings.test_source else warning_of_division(preparation.source.names, settings.source):
             print(f"warning: {told}", flush=True)
         with _seen_by_all(preparation, str(scratch), executor) as seen:
             host = Host(seen, check=partial(_require_no, signalled))
-            task = _Task(preparation, work, host, unit_weight or unit_bytes(settings), named)
+            task = _Task(preparation, work, host, unit_weight or unit_bytes(settings), named, fingerprints)
             return _prepare(task, directory, scratch / "seen")
 
 
@@ -153,6 +155,7 @@ class _Task:
     host: Host
     unit_weight: int
     named: str
+    fingerprints: Mapping[str, Any]
 
     @property
     def is_on_cluster(self) -> bool:
@@ -222,8 +225,6 @@ def _write(
 def _planned(task: _Task, shards: Sequence[SourceShard]) -> Mapping[str, Any]:
     preparation, work = task.preparation, task.work
     if work.find(PLAN) is None:
-        # Before anything is read: a file that comes later is then new for whoever compares.
-        fingerprints = _fingerprints(preparation.settings, is_artifact=bool(task.named))
         if task.is_on_cluster and preparation.surveys_all:
             found = _surveyed(task, "survey", [shard for shard in shards if not shard.is_test])
         else:
@@ -235,7 +236,7 @@ def _planned(task: _Task, shards: Sequence[SourceShard]) -> Mapping[str, Any]:
             else:
                 of_test = preparation.survey_of_test(preparation.test_source, task.host)
         folder = work.begin(PLAN)
-        work.commit(PLAN, {**preparation.plan(found, of_test, folder), **fingerprints})
+        work.commit(PLAN, {**preparation.plan(found, of_test, folder), **task.fingerprints})
     return work.require(PLAN)
 
 

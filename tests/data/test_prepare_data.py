@@ -24,8 +24,10 @@ from PIL import Image
 from preparing import prepare_alone
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, REJECTED, SPLITS, Dataset, Manifest
+from gpu_pipelines.data import prepare as prepare_module
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 
 
@@ -188,6 +190,20 @@ def test_another_seed_gives_another_split_of_the_same_rows(photos: Path, tmp_pat
 def test_preparing_twice_gives_the_same_dataset(photos: Path, tmp_path: Path) -> None:
     one, two = prepare(photos, tmp_path / "one"), prepare(photos, tmp_path / "two")
     assert one == two
+
+
+def test_a_file_that_comes_while_the_others_are_listed_is_new_for_whoever_compares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = tmp_path / "rows"
+    rows.mkdir()
+    (rows / "a.csv").write_text("x,label\n" + "".join(f"{n},{n}\n" for n in range(20)))
+    # Called between the listing of the files and their reading.
+    late = "x,label\n100,100\n"
+    monkeypatch.setattr(prepare_module, "warning_of_division", lambda *_: bool((rows / "b.csv").write_text(late)) * "")
+    manifest = prepare(rows, tmp_path / "dataset", task="regression")
+    assert manifest.rows_read == 20
+    assert manifest.source_fingerprint != source_fingerprint(str(rows))
 
 
 def test_blank_lines_above_the_header_of_csv_are_passed_over(tmp_path: Path) -> None:
