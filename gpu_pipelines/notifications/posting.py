@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from gpu_pipelines.network_errors import untrusted_certificate
 from gpu_pipelines.notifications.channel import NotSentError, TryAgainError
@@ -65,5 +65,8 @@ def no_tls(host: str, error: Exception) -> NotSentError:
 def _said(text: str, url: str) -> str:
     """A service's answer, unless the secret may be in it."""
     shown = " ".join(text.split())[:_MOST_CHARACTERS]
-    parts = [part for part in urlsplit(url).path.split("/") if len(part) > 3]
-    return f": {shown}" if shown and not any(part in shown for part in [url, *parts]) else ""
+    where = urlsplit(url)
+    # The secret of Google Chat is in the query. All of the answer is searched: the end of a secret may be cut off.
+    values = [pair.partition("=")[2] or pair for pair in where.query.split("&")]
+    parts = [part for part in [*where.path.split("/"), *values] if len(part) > 3]
+    return f": {shown}" if shown and not any(part in text or unquote(part) in text for part in parts) else ""

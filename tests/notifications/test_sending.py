@@ -12,15 +12,17 @@ import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from servers import Posts, certificate_for_here, mail_server, webhook
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.notifications import channels
-from gpu_pipelines.notifications.channel import Channel, MailServer
+from gpu_pipelines.notifications.channel import Channel, MailServer, NotSentError
 from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.notifications.message import Message, Metric
+from gpu_pipelines.notifications.posting import post
 from gpu_pipelines.notifications.sending import tell
 
 SECRET = "projects/mine/secrets/hook/versions/latest"
@@ -239,6 +241,29 @@ def test_no_secret_is_in_what_is_said(hook: Posts, monkeypatch: pytest.MonkeyPat
     assert not any("very-secret" in line or "T0000" in line for line in said), said
     assert "has to be encrypted" in said[1]
     assert "no variable MISSING" in said[4]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "no such hook: /h?key=short&token=very-secret-token",
+        "no such hook: /h?token=very secret token",
+        f"{'x' * 70}very-secret-token",
+        "no such token",
+    ],
+)
+def test_an_answer_is_repeated_only_without_the_secret(answer: str) -> None:
+    class Echoes(JsonHandler):
+        def do_POST(self) -> None:
+            self.send_response(404)
+            self.end_headers()
+            self.wfile.write(answer.encode())
+
+    token = quote("very secret token") if " secret " in answer else "very-secret-token"
+    with answering(server_of(Echoes)) as address, pytest.raises(NotSentError) as raised:
+        post(f"{address}/h?key=short&token={token}", {}, 5.0)
+    shown = ": no such token" if answer == "no such token" else ""
+    assert str(raised.value) == f"127.0.0.1 answered with status 404{shown}"
 
 
 def test_an_address_may_be_in_secret_manager(hook: Posts, monkeypatch: pytest.MonkeyPatch) -> None:
