@@ -37,7 +37,14 @@ QUIET = {
 }
 #: The client's own number is seven, the last after minutes.
 _RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
+_NOT_IN_NAMES, _LONGEST_NAME = re.compile(r"[^\w\-./ ]"), 250
 _LOGIN = "Give the login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or in MLFLOW_TRACKING_TOKEN."
+
+
+def mlflow_name(name: str) -> str:
+    """A name of a metric or parameter as MLflow takes it: in its characters, and a path in its shortest form."""
+    parts = [part for part in _NOT_IN_NAMES.sub("_", name).split("/") if part.strip(".")]
+    return "/".join(parts)[:_LONGEST_NAME].rstrip("/") or "_"
 
 
 def mlflow_uri(given: str) -> str:

@@ -27,6 +27,7 @@ from gpu_pipelines.artifacts.mlflow_server import (
     client_class,
     mlflow_client,
     mlflow_errors,
+    mlflow_name,
     mlflow_uri,
     would_lose_files,
 )
@@ -289,7 +290,7 @@ class MlflowRegistry(Registry):
                 check(self._place(run))
             with self._errors(f"Ending the upload of {name!r}"):
                 for metric, value in _metrics(info).items():
-                    self._client.log_metric(run, f"test_{metric}", value)
+                    self._client.log_metric(run, metric, value)
         except OSError as error:
             self._delete(run)
             raise UserError(
@@ -394,13 +395,15 @@ class MlflowRegistry(Registry):
 
 
 def _metrics(info: dict[str, Any]) -> dict[str, float]:
-    return {name: value for name, value in info.get("metrics", {}).items() if value is not None}
+    """The scores on test by MLflow's names."""
+    told = info.get("metrics", {}).items()
+    return {mlflow_name(f"test_{name}"): value for name, value in told if value is not None}
 
 
 def _tags(info: dict[str, Any], digest: str) -> dict[str, str]:
     """The tags of a version that MLflow shows, and by which it is found."""
     told = {name: str(info[name]) for name in _SHOWN if info.get(name) not in (None, "")}
-    scores = {f"test_{name}": str(value) for name, value in _metrics(info).items()}
+    scores = {name: str(value) for name, value in _metrics(info).items()}
     return {_MANAGED_BY: _OURS, _DIGEST: digest, **told, **scores}
 
 

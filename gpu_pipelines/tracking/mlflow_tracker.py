@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.mlflow_server import QUIET, TRACKED_RUN_TAG
+from gpu_pipelines.artifacts.mlflow_server import QUIET, TRACKED_RUN_TAG, mlflow_name
 from gpu_pipelines.step_environment import TRACKED_RUN
 from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
 
@@ -28,7 +28,6 @@ _PARENT = "mlflow.parentRunId"
 _FORM = re.compile(r"(https?|sqlite|databricks|postgresql|mysql)(\+\w+)?://\S*|databricks")
 #: Most parameters in one request.
 _MOST_PARAMETERS = 100
-_NOT_IN_NAMES = re.compile(r"[^\w\-./ ]")
 
 
 class MlflowTracker(Tracker):
@@ -102,24 +101,25 @@ class MlflowTracker(Tracker):
         from mlflow.entities import Metric
 
         # Whoever asks for the last step knows a curve by its own name.
-        new = [point for point in points if point.step > self._last.get(_name(point.name), -1)]
-        self._client.log_batch(self._id, [Metric(_name(p.name), p.value, int(p.seconds * 1000), p.step) for p in new])
+        named = [(mlflow_name(point.name), point) for point in points]
+        new = [(name, point) for name, point in named if point.step > self._last.get(name, -1)]
+        self._client.log_batch(self._id, [Metric(name, p.value, int(p.seconds * 1000), p.step) for name, p in new])
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Sends the parameters that are not there yet: MLflow refuses to change a value."""
         from mlflow.entities import Param
 
         held = self._client.get_run(self._id).data.params
-        new = [Param(_name(name), value) for name, value in values.items() if _name(name) not in held]
+        new = [Param(mlflow_name(name), value) for name, value in values.items() if mlflow_name(name) not in held]
         for start in range(0, len(new), _MOST_PARAMETERS):
             self._client.log_batch(self._id, params=new[start : start + _MOST_PARAMETERS])
 
     def log_figures(self, values: Mapping[str, float]) -> None:
         """Sends metrics without a step, those that are new or have changed."""
         for name, value in values.items():
-            if self._figures.get(_name(name)) != value:
-                self._client.log_metric(self._id, _name(name), value)
-                self._figures[_name(name)] = value
+            if self._figures.get(mlflow_name(name)) != value:
+                self._client.log_metric(self._id, mlflow_name(name), value)
+                self._figures[mlflow_name(name)] = value
 
     def log_file(self, name: str, file: Path) -> None:
         """Adds the file to the artifacts of the run, which MLflow displays by file suffix."""
@@ -130,8 +130,3 @@ class MlflowTracker(Tracker):
     def end(self, succeeded: bool) -> None:
         """Sets the status of the run, which the next step sets to running again."""
         self._client.set_terminated(self._id, "FINISHED" if succeeded else "FAILED")
-
-
-def _name(name: str) -> str:
-    """A name in MLflow's characters."""
-    return _NOT_IN_NAMES.sub("_", name)

@@ -103,6 +103,13 @@ def test_versions_hold_a_copy_and_aliases_name_the_newest_and_the_best(
 
 
 @pytest.mark.slow_but_for("directory", "mlflow")
+def test_metrics_of_a_users_own_have_any_name(registry: Registry, name: str, model: Path) -> None:
+    metrics = {"recall@5": 0.5, "/of the//best/": 1.0, "n" * 300: 2.0}
+    added = registry.add(name, model, {"passed": True, "metrics": metrics}, Promotion(True, None))
+    assert (added.number, added.info["metrics"]) == (1, metrics)
+
+
+@pytest.mark.slow_but_for("directory", "mlflow")
 def test_the_same_model_is_one_version(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     assert add(registry, name, model, promote=False, seen=1).number == 2

@@ -151,6 +151,16 @@ def test_a_step_that_runs_again_adds_no_point_to_a_curve_whose_name_mlflow_does_
     assert runs.curve(runs.only(), "recall_5") == [(0, 0.25), (9, 0.5)]
 
 
+def test_names_that_mlflow_refuses_are_shortened_to_what_it_takes(server: str) -> None:
+    sender = Sender(f"mlflow:{server}", TrackedRun("/paths", "paths"))
+    named = {"/loss": 1.0, "train//loss": 2.0, "./../": 3.0, "n" * 300: 4.0, "acc/": 5.0}
+    sender.add(Facts({"/seed": "1"}, {"test_/": 6.0}, [{"step": 0, **named}]), {})
+    assert sender.send()
+    run = Runs(server, "paths").only()
+    taken = {"loss": 1.0, "train/loss": 2.0, "_": 3.0, "n" * 250: 4.0, "acc": 5.0, "test_": 6.0}
+    assert (run.data.params, run.data.metrics) == ({"seed": "1"}, taken)
+
+
 def test_a_run_elsewhere_is_told_what_it_has_cost_beside_its_other_figures(server: str) -> None:
     time_of = MachineTime("train-model", "1", "g2-standard-8", "l4", 1, 1, 7200.0, "spot", "us-central1")
     spent = replace(
