@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import signal
 import sys
 import tempfile
@@ -79,7 +80,7 @@ class Sender:
             if not self._is_away:
                 self._is_away = True
                 print(
-                    f"tracking: {self._name} is away ({named(error)[:200]}); the step does not wait; what it misses "
+                    f"tracking: {self._name} is away ({_said(error)}); the step does not wait; what it misses "
                     "is sent when it is back",
                     flush=True,
                 )
@@ -96,7 +97,7 @@ class Sender:
                 assert self._tracker is not None
                 self._tracker.end(succeeded)
             except Exception as error:
-                print(f"tracking: {self._name} did not get the end of the step ({named(error)[:200]})", flush=True)
+                print(f"tracking: {self._name} did not get the end of the step ({_said(error)})", flush=True)
             return
         print(
             f"warning: {self._name} has not got all of this step; the next step of the run sends it what it misses",
@@ -146,6 +147,12 @@ class Sender:
             tracker.log_points(part)
             self._steps |= {point.name: point.step for point in part}
         self._waiting.clear()
+
+
+def _said(error: Exception) -> str:
+    """An error in words, without the login or the key of an address, as MLFLOW_TRACKING_URI may have one."""
+    without_login = re.sub(r"//[^\s/]*@", "//", named(error))
+    return re.sub(r"([?&][^\s=&/]+=)[^\s&/]+", r"\1…", without_login)[:200]
 
 
 def main() -> None:

@@ -99,6 +99,17 @@ def test_a_server_that_goes_away_and_comes_back_has_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_login_of_an_address_in_the_environment_is_not_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://me:sec@ret@127.0.0.1:{free_port()}/at?token=secret")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    assert not Sender("mlflow", TrackedRun("/login", "login")).send()
+    told = capsys.readouterr().out
+    assert "API request to http://127.0.0.1:" in told
+    assert "ret" not in told.replace("retries", "")
+
+
 def test_a_server_that_is_never_there_costs_a_line_and_the_next_step_sends_what_it_misses(
     server: str, tmp_path: Path
 ) -> None:
