@@ -206,7 +206,7 @@ def space_and_problems(entries: Mapping[str, Any], what: str = "The search space
         what: its name in messages.
     """
     declared = parameters_in(TrainingSettings)
-    problems: list[str] = []
+    problems: list[str] = [] if entries else [f"it is empty. {_EXAMPLE}"]
     found = {str(name): _dimension(str(name), entry, declared, problems) for name, entry in entries.items()}
     dimensions = {name: each for name, each in found.items() if each is not None}
     for dimension in list(dimensions.values()):

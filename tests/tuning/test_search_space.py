@@ -98,6 +98,7 @@ keep_last: {type: int, low: 1, high: 3}
         ),
         ({"momentum": {"type": "float", "low": 0.1, "high": 0.2, "log": True, "step": 0.1}}, "log and step"),
         ({"seed": {"type": "categorical", "choices": [1, 1]}}, "twice"),
+        ({}, "it is empty. Give, say, learning_rate"),
         ({1: {"type": "int", "low": 1, "high": 2}, (2, 3): 4}, "There is no parameter '1' of train_model"),
         ({"momentum": {"low": 0.1, "high": 0.2}}, "momentum has no type. Valid: float, int, categorical"),
     ],
