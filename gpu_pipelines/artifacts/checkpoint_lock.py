@@ -124,10 +124,14 @@ class CheckpointLock:
         """Waits until nobody else writes, and keeps the right from then on; the module says for how long.
 
         Raises:
-            UserError: another training writes there, or the storage cannot be reached.
+            UserError: another training writes there, it is a file, or the storage cannot be reached.
         """
         if not is_remote(self._uri):
-            Path(self._uri).mkdir(parents=True, exist_ok=True)
+            try:
+                Path(self._uri).mkdir(parents=True, exist_ok=True)
+            except (FileExistsError, FileNotFoundError, NotADirectoryError) as error:
+                why = f"{self._uri} is no folder and cannot be made one: {error.strerror}."
+                raise UserError(why, "Give another folder.") from None
         seen, since, first, told = "", 0.0, time.monotonic(), False
         while True:
             content, version = self._read()

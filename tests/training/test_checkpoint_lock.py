@@ -46,6 +46,13 @@ def elsewhere(place: str, **changes: Any) -> None:
     assert file.write(json.dumps(changed).encode(), version)
 
 
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_place_that_is_a_file_is_refused(tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"{tmp_path}/file{below} is no folder and cannot be made one: "):
+        CheckpointLock(f"{tmp_path}/file{below}").acquire()
+
+
 def test_a_lock_is_held_renewed_and_given_back(place: str) -> None:
     with CheckpointLock(place, "run-1", LEASE) as lock:
         first = held_there(place)
