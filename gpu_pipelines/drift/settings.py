@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, REGISTRIES
 from gpu_pipelines.component_interface.parameter import parameter
+from gpu_pipelines.data.watch import MOST_DAYS
 from gpu_pipelines.prediction.settings import ReadsRows
 from gpu_pipelines.registry import registry_problems
 
@@ -58,14 +60,14 @@ class DriftSettings(ReadsRows):
         found = [*self.problems_of_rows(), *registry_problems(self.registry, self.model_name)]
         if not self.model_version:
             found.append("model_version is empty. Give an alias, such as champion, or a number.")
-        if self.days < 0:
-            found.append(f"days is {self.days:g}; give 0 or more.")
+        if not 0 <= self.days <= MOST_DAYS:
+            found.append(f"days is {self.days:g}; give 0 to {MOST_DAYS:,} days.")
         if self.min_rows < FEWEST_ROWS:
             found.append(f"min_rows is {self.min_rows}; give {FEWEST_ROWS} or more.")
         if self.max_rows < self.min_rows:
             found.append(f"max_rows is {self.max_rows}; give min_rows ({self.min_rows}) or more.")
         if not 0 < self.level < 1:
             found.append(f"level is {self.level:g}; give a share between 0 and 1, such as 0.01.")
-        if self.least_effect < 0:
+        if not 0 <= self.least_effect < math.inf:
             found.append(f"least_effect is {self.least_effect:g}; give 0 or more.")
         return found
