@@ -163,7 +163,11 @@ class RegisteredVersion:
         return {each for each in (self.info.get(SOURCE), *self.info.get(ALSO_FROM, ())) if each}
 
     def note_source(self, fingerprint: str) -> None:
-        """Records that another source has given the same model: else it would be new, and trained on, each night."""
+        """Records that another source has given the same model: else it would be new, and trained on, each night.
+
+        Args:
+            fingerprint: of the source; empty if it is not known.
+        """
         if fingerprint and fingerprint not in self.sources and self.info.get("files"):
             write_record(self.place, {**self.info, ALSO_FROM: [*self.info.get(ALSO_FROM, ()), fingerprint]})
 
