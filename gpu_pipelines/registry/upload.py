@@ -137,7 +137,7 @@ def upload_model(
 def _note_source(version: RegisteredVersion, evaluation: Evaluation) -> None:
     try:
         version.note_source(evaluation.source_fingerprint)
-    except UserError as error:  # a bucket may forbid to replace files
+    except (UserError, OSError) as error:  # a bucket may forbid to replace files, and a disk be full
         print(f"warning: scheduled_retraining will train on this source again. {error}", flush=True)
 
 
