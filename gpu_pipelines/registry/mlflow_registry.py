@@ -38,7 +38,6 @@ from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
     TRACKED_RUN,
-    VERSION,
     Check,
     Promotion,
     RegisteredVersion,

@@ -21,7 +21,6 @@ from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_s
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
-    VERSION,
     Check,
     Promotion,
     RegisteredVersion,
