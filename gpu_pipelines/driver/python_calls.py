@@ -110,7 +110,10 @@ def _fitting(hint: Any, value: Any) -> Any:
             with suppress(ValueError):
                 return typed(KFP_TYPES[base], plain(value))
         elif base is Sequence and isinstance(value, Iterable) and not isinstance(value, Mapping | bytes):
-            return value if isinstance(value, str) or kind != Sequence[str] else [str(each) for each in value]
+            if isinstance(value, str):
+                return value
+            (of,) = typing.get_args(kind)
+            return [str(each) if of is str else _fitting(of, each) for each in value]
         elif base is Any or (base is not Sequence and isinstance(value, base)):
             return value
     raise ValueError(value)
