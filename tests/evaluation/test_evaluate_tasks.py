@@ -134,6 +134,8 @@ def test_what_cannot_be_scored_is_refused_with_the_reason(
     write_configuration(tmp_path / "none", {"task": "own_numbers"})
     assert "does not name the model" in refused("none")
     assert f"it is a folder of trainings.\n  Give one of them: {tmp_path / 'good'}," in refused("")
+    (one,) = (tmp_path / "good").glob("step-*")
+    assert f"is one checkpoint of a training.\n  Give the folder of all: {one.parent}." in refused(f"good/{one.name}")
 
 
 # Language models

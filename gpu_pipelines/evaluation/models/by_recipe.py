@@ -5,7 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, complete_checkpoints, read_configuration
+from gpu_pipelines.artifacts.checkpoint import (
+    CONFIGURATION,
+    MARKER,
+    Checkpoint,
+    complete_checkpoints,
+    read_configuration,
+)
 from gpu_pipelines.artifacts.copied_checkpoints import damaged_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, some_of
@@ -29,6 +35,8 @@ def _require_written(directory: Path) -> None:
     """
     if not directory.is_dir() or (directory / CONFIGURATION).is_file():
         return
+    if (directory / MARKER).is_file():
+        raise UserError(f"{directory} is one checkpoint of a training.", f"Give the folder of all: {directory.parent}.")
     # As `artifacts/checkpoints` of a run, with a folder for the run.
     trainings = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIGURATION}")]
     if trainings:
