@@ -38,7 +38,7 @@ SECONDS_BETWEEN_LOOKS = 0.25
 _ERROR = "user_error.json"
 _WORK = "work.json"
 _RUN = "train_model"
-_LAST_LINES = 8
+_LAST_LINES, _LONGEST_LINE = 8, 2_000
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"frame #\d+: ")
 #: Text that libraries of collectives write when another process is gone (Gloo, PyTorch's stores, NCCL in PyTorch).
@@ -185,7 +185,7 @@ class Workers(ABC):
 
         A C++ exception, such as of NCCL's watchdog, has its message above many stack frames; these are left out.
         """
-        shown = (line.rstrip().rpartition("\r")[2] for line in self._stderr(local_rank).split("\n"))
+        shown = (line.rstrip().rpartition("\r")[2][:_LONGEST_LINE] for line in self._stderr(local_rank).split("\n"))
         return [line for line in shown if line.strip() and not _FRAME.match(line)][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:

@@ -280,6 +280,13 @@ def test_a_progress_bar_does_not_hide_why_a_script_has_failed(tmp_path: Path) ->
     assert str(caught.value).splitlines()[1:] == ["  no key lr in config.yaml", "  19/20"]
 
 
+def test_a_row_in_an_error_does_not_fill_the_record_of_the_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, "raise ValueError('no label in ' + 'row' * 100_000)\n")
+    assert "\n  ValueError: no label in rowrow" in str(caught.value)
+    assert len(str(caught.value)) < 5_000
+
+
 @pytest.mark.parametrize("how", ["sys.exit(75)", "os.kill(os.getpid(), signal.SIGTERM)"])
 def test_a_script_that_was_told_to_stop_is_no_failure(tmp_path: Path, how: str) -> None:
     with pytest.raises(Interrupted):
