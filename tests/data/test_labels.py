@@ -25,6 +25,7 @@ from gpu_pipelines.data.splits.duplicates import FirstLabels
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.multi_label_classification.labels import classes_of_row
 from gpu_pipelines.tasks.preference.compared import BAD, GOOD, judgement
+from gpu_pipelines.tasks.tasks import TASKS
 
 SHARES = {"val_fraction": 0.25, "test_fraction": 0.25}
 
@@ -126,6 +127,13 @@ def test_conflicts_are_rejected_where_that_is_asked_for(tmp_path: Path) -> None:
         "reason": "label conflict",
         "detail": "the same content is in the class 'green' too",
     }
+
+
+@pytest.mark.parametrize("task", [name for name, each in TASKS.items() if not each.has_classes])
+def test_a_task_without_classes_refuses_what_is_about_them(task: str) -> None:
+    problems = PrepareSettings(source="rows.jsonl", task=task, label_conflicts="reject", stratify=True).problems()
+    assert f"stratify needs a class for each row, which {task} has not. Leave it out." in problems
+    assert f"label_conflicts are of classes, which {task} has not. Leave it out." in problems
 
 
 def test_first_labels_are_remembered_in_files_as_in_memory(tmp_path: Path) -> None:

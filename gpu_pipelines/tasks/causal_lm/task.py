@@ -57,9 +57,7 @@ class CausalLanguageModelTask(Task):
         if settings.slice_by:
             held = "rows of causal_lm hold several records"
             found.append(f"slice_by is {settings.slice_by!r}, but {held}. Leave it out.")
-        if settings.stratify:
-            found.append("stratify needs classes, which causal_lm has not. Leave it out.")
-        return found
+        return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         return [(settings.text_column,), ("prompt", "completion"), ("messages",), ("conversations",), INSTRUCTED]
