@@ -52,6 +52,7 @@ class Task:
         preparation: class of a `Preparation`, or a function that chooses one; see `load_preparation`.
         recipe: class of a `Recipe`.
         models: architectures that are built from their name, untrained.
+        without_adapters: those of `models` that have no linear layers for adapters.
         metrics: metrics to gate on and select by; the first is the default of `select_by`.
         figures: further figures of the test rows to gate on.
         gates: conditions on test metrics if the user gives none.
@@ -84,6 +85,7 @@ class Task:
     preparation: ClassVar[str] = ""
     recipe: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ()
+    without_adapters: ClassVar[tuple[str, ...]] = ()
     metrics: ClassVar[Mapping[str, Metric]] = LOSS_METRICS
     figures: ClassVar[Mapping[str, Metric]] = {}
     gates: ClassVar[tuple[str, ...]] = ()

@@ -455,6 +455,8 @@ class TrainingSettings:
                 f"There is no model {self.model!r} for {task}. {nearest(self.model, models)} "
                 "A directory in Hugging Face layout or a hub id such as organisation/name serves as well."
             ]
+        if self.lora_rank and self.model in task_named(task).without_adapters:
+            return [f"{self.model} has no linear layers that adapters could be added to. Leave lora_rank at 0."]
         return []
 
     def problems_of_reading(self) -> list[str]:

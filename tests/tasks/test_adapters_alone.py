@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,23 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from torch import nn
 
 from gpu_pipelines.accelerators import model_config
 from gpu_pipelines.accelerators.workload import WITHOUT_USUAL_TARGETS, Workload
-from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.adapters import add_adapters, merge_adapters, save_adapters
+from gpu_pipelines.errors import UserError, said_by
+from gpu_pipelines.tasks.adapters import add_adapters, layers_to_adapt, merge_adapters, save_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.image_classification.models import image_classifier
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.model_places import ADAPTER
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
+from gpu_pipelines.training.settings import TrainingSettings
 
 LABELS = ["cat", "dog"]
 LENGTH = 32
@@ -129,6 +134,21 @@ def test_adapters_are_on_the_layers_that_were_asked_for(
     found = [name.split(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name]
     assert {name.rpartition(".")[2] for name in found} == adapted
     assert len(found) == len(adapted) * model.config.num_hidden_layers
+
+
+def test_models_without_layers_for_adapters_are_refused_before_anything_is_prepared() -> None:
+    without = set()
+    for name in ImageClassificationTask.models:
+        with torch.device("meta"):
+            built = image_classifier(name, {"num_labels": 2}, 224)
+        if said_by(partial(layers_to_adapt, built, "")):
+            without.add(name)
+    assert without == set(ImageClassificationTask.without_adapters)
+    assert said_by(lambda: layers_to_adapt(nn.Sequential(nn.Linear(3, 2)), "")), "the model linear"
+    for task, model in (("regression", "linear"), ("multi_label_classification", *without)):
+        (said,) = TrainingSettings(model=model, lora_rank=4).problems(task)
+        assert said == f"{model} has no linear layers that adapters could be added to. Leave lora_rank at 0."
+    assert TrainingSettings(model="mlp-small", lora_rank=4).problems("regression") == []
 
 
 def test_advise_counts_adapters_on_all_layers_of_families_for_which_peft_names_none() -> None:

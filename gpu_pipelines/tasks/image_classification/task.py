@@ -30,6 +30,7 @@ class ImageClassificationTask(Classification):
         *("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny"),
         *("vit-micro", "vit-base"),
     )
+    without_adapters = ("resnet-micro",)
     gates = ("accuracy>=0.9",)
     predictor = "gpu_pipelines.tasks.image_classification.predictor:ImageClassifier"
     architectures = ("ForImageClassification",)

@@ -42,6 +42,7 @@ class MultiLabelTask(Task):
     preparation = "gpu_pipelines.tasks.multi_label_classification.prepare:preparation_of"
     recipe = "gpu_pipelines.tasks.multi_label_classification.recipe:MultiLabelClassification"
     models = (*ImageClassificationTask.models, *TextClassificationTask.models)
+    without_adapters = ImageClassificationTask.without_adapters
     metrics = {
         "f1": Metric(),
         "precision": Metric(),

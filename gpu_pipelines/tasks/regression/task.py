@@ -44,6 +44,7 @@ class RegressionTask(Task):
     preparation = "gpu_pipelines.tasks.regression.prepare:preparation_of"
     recipe = "gpu_pipelines.tasks.regression.recipe:Regression"
     models = (*_OF_NUMBERS, *ImageClassificationTask.models, *TextClassificationTask.models)
+    without_adapters = ("linear", *ImageClassificationTask.without_adapters)
     metrics = {
         "rmse": ERROR,
         "mae": ERROR,
