@@ -20,6 +20,7 @@ from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.units import Made, Sizes, Writing, write_group
+from gpu_pipelines.errors import UserError, named
 
 #: What is made into rows of the dataset together: so many rows, or bytes of them. Each number of a row takes some 50
 #: times as much in memory until then.
@@ -112,7 +113,7 @@ class RowPreparation(Preparation[Survey]):
         if isinstance(values, Problem):
             return Record(where, {}, problem=values)
         arrays = {
-            name: np.asarray(values[name], dtype=feature.dtype)
+            name: self._array(name, feature, values, where)
             for name, feature in features.items()
             if not (name == "label" and self.task.has_classes)
         }
@@ -123,6 +124,24 @@ class RowPreparation(Preparation[Survey]):
         if isinstance(label, Problem):
             return Record(where, {}, problem=label)
         return Record(where, arrays, inputs, label, **beside(row, self.settings))
+
+    def _array(self, name: str, feature: Feature, values: Any, where: str) -> np.ndarray:
+        """The value of a feature that a subclass gave for a row.
+
+        Raises:
+            UserError: it gave none, or one of another type or shape.
+        """
+        remedy = "Return a value of its type and shape for each of features(), or a Problem, which rejects the row."
+        try:
+            found = np.asarray(values[name], dtype=feature.dtype)
+        except (LookupError, TypeError, ValueError) as error:
+            raise UserError(f"{self._told(name, where)}: {named(error)}.", remedy) from error
+        if found.shape != feature.shape and not (feature.is_list and found.ndim == 1):
+            raise UserError(f"{self._told(name, where)}: it has the shape {found.shape}, not {feature.shape}.", remedy)
+        return found
+
+    def _told(self, name: str, where: str) -> str:
+        return f"values of {type(self).__name__} is wrong about the feature {name!r} of {where}"
 
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
         return Sizes(lambda record: len(record.content) + _ROW, ROWS_AT_ONCE, BYTES_AT_ONCE, unit_weight)

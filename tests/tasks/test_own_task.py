@@ -260,3 +260,23 @@ def test_a_task_that_cannot_say_what_is_wrong_is_refused(importable: Path) -> No
         "The task careless:Careless cannot say what is wrong: its problems failed (careless.py: TypeError). "
         "See docs/tasks.md."
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("{'input': [1.0, 2.0], 'target': 3.0}", "'inputs' of counts.csv:2: KeyError: 'inputs'."),
+        ("{'inputs': [row['x'], 'y'], 'target': 3.0}", "'inputs' of counts.csv:2: ValueError: could not convert"),
+        ("{'inputs': [1.0], 'target': 3.0}", "'inputs' of counts.csv:2: it has the shape (1,), not (2,)."),
+        ("None", "'inputs' of counts.csv:2: TypeError: "),
+    ],
+)
+def test_a_row_that_is_not_made_into_the_features_is_named(
+    importable: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, told: str
+) -> None:
+    from counts.parts import Table  # type: ignore[import-not-found]
+
+    monkeypatch.setattr(Table, "values", lambda self, row: eval(given, {"row": row}))
+    with pytest.raises(UserError) as refused:
+        prepare_data(PrepareSettings(task="counts.task:Counts", source="sample:counts"), tmp_path / "data")
+    assert f"values of Table is wrong about the feature {told}" in str(refused.value)
