@@ -80,14 +80,22 @@ def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
 
     Raises:
         PlanError: there are no such machines; lists all that is wrong.
-        UserError: one of these is a parameter of the pipeline, the item of a loop, or the output of a task.
+        UserError: `task` is no task, or one of the others is a parameter of the pipeline, the item of a loop, or the
+            output of a task.
         TypeError: `machines` has another name.
     """
     for name, value in {"accelerator": accelerator, **machines}.items():
         _require_known(name, value)
+    if not isinstance(accelerator, str):
+        raise UserError(f"accelerate(…) takes accelerator as a text; got {accelerator!r:.80}.", "Such as 'l4:4'.")
     wish = Wish(accelerator, **machines)
     if accelerator:
         wish.plan()
+    if not hasattr(task, "set_env_variable"):
+        raise UserError(
+            f"accelerate(…) takes a task; got {task!r:.80}.",
+            "Call the component in the pipeline, and give what it returns: accelerate(train_model(dataset=…), 'l4:4').",
+        )
     said = {name: value for name, value in asdict(wish).items() if value not in (None, "")}
     task.set_env_variable(WISH, json.dumps(said))
     return task

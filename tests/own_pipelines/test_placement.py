@@ -492,6 +492,9 @@ def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
         accelerate(None, "l4:3")  # type: ignore[type-var]
     with pytest.raises(TypeError, match="machines"):
         accelerate(train_model, "l4:1", machines=2)
+    for task, given, told in ((train_model, "l4:1", "takes a task; got <"), (None, 4, "as a text; got 4.")):
+        with pytest.raises(UserError, match=told):
+            accelerate(task, given)  # type: ignore[type-var, arg-type]
 
 
 @pytest.mark.parametrize("given", ["item.name", 'f"a {item.name}"'])

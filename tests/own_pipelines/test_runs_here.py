@@ -265,6 +265,12 @@ def wrong(source: str = "photos"):
             (),
             ["line 6: KeyError", "The outputs of prepare-data: dataset, report"],
         ),
+        (
+            STEPS.format("prepare_data(source=done)"),
+            (),
+            ["line 6: ValueError", "such as task.outputs['dataset']. The outputs of prepare-data: dataset, report"],
+        ),
+        (STEPS.format("prepare_data(source=done.output)"), (), ["line 6: AttributeError", "The outputs of prepare-"]),
         (STEPS.format("{}['data']"), (), ["line 6: KeyError: 'data'", "python", "says more"]),
         (STEPS.format("source or 'photos'"), (), ["wrong.py, line 6: `if`, `and`, `or`", "with dsl.If("]),
         (STEPS.format("1 if source == 'x' else 2"), (), ["wrong.py, line 6: `if`", "with dsl.If("]),

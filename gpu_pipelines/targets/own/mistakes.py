@@ -33,6 +33,11 @@ def meant(error: BaseException) -> str:
         return nearest(unknown[1], component.component_spec.inputs or {})
     if isinstance(error, KeyError) and frames:
         return _outputs_in(frames[-1])
+    if frames and (whole := _whole_task_in(frames[-1])):
+        such = (
+            f"Give one of its outputs, such as task.outputs[{next(iter(whole.outputs))!r}]. " if whole.outputs else ""
+        )
+        return f"{such}{_told(whole)}"
     return IN_A_PIPELINE if isinstance(error, AssertionError) and _LOST.search(str(error)) else ""
 
 
@@ -43,7 +48,23 @@ def _outputs_in(frame: FrameType) -> str:
     if ".outputs[" not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
         return ""
     tasks = {each.name: each for each in frame.f_locals.values() if isinstance(each, PipelineTask)}
-    return " ".join(f"The outputs of {name}: {', '.join(task.outputs) or 'none'}." for name, task in tasks.items())
+    return " ".join(map(_told, tasks.values()))
+
+
+def _told(task: Any) -> str:
+    return f"The outputs of {task.name}: {', '.join(task.outputs) or 'none'}."
+
+
+def _whole_task_in(frame: FrameType) -> Any:
+    """The task that was given in place of one of its outputs, or asked for its only one; None for anything else.
+
+    Args:
+        frame: of KFP, where it refused it.
+    """
+    from kfp.dsl.pipeline_task import PipelineTask
+
+    given = frame.f_locals.get("self" if frame.f_code.co_name == "output" else "argument_value")
+    return given if isinstance(given, PipelineTask) else None
 
 
 @contextmanager
