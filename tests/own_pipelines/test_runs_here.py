@@ -779,7 +779,8 @@ def test_an_exit_handler_runs_though_a_step_has_not_made_what_another_takes(tmp_
     (tmp_path / "forgetting.py").write_text(RETURNS_NOTHING)
     done = command("run", "forgetting.py", "-p", f"place={tmp_path / 'state'}", cwd=tmp_path)
     assert done.status == 1
-    assert "error: KFP's local runner cannot continue forgetting: Tried to get output 'Output'" in done.err
+    assert "error: forgets has not given its output Output: a function that returns None" in done.err
+    assert newest_run(tmp_path)["reason"].startswith("forgets has not given its output Output")
     assert (tmp_path / "state").read_text() == "FAILED"
 
 

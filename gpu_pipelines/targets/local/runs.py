@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import time
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 #: The cost of a run on this machine.
 NOTHING_TO_PAY = "nothing to pay: it ran on this machine"
+#: How KFP's runner says that a step lacks an output that is taken from it.
+_NOT_GIVEN = re.compile(r"Tried to get output '([^']*)' from task '([^']*)'")
 #: Seconds between two writes of the report of a running run; its page reloads as often.
 _SECONDS_BETWEEN_WRITES = 5.0
 #: Seconds between two reports while the run continues; steps may end faster.
@@ -175,7 +178,8 @@ def run_and_record(
         _note_what_is_left(record, watched.artifacts())
     except BaseException as error:
         interrupted = isinstance(error, KeyboardInterrupt)
-        record.end("interrupted" if interrupted else "failed", "" if interrupted else first_line(error))
+        lacks = _without_output(error)
+        record.end("interrupted" if interrupted else "failed", "" if interrupted else lacks or first_line(error))
         watched.write()
         if isinstance(error, OSError):
             _require_there(directory)
@@ -183,10 +187,17 @@ def run_and_record(
             raise RunFailedError(error.problem, error.remedy) from error
         if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
-        told = f"KFP's local runner cannot continue {request.name}: {error}"
+        told = lacks or f"KFP's local runner cannot continue {request.name}: {error}"
         raise RunFailedError(told, f"Its logs are in {directory / 'logs'}.") from error
     watched.write(is_end=True)
     return record
+
+
+def _without_output(error: BaseException) -> str:
+    """Which step gave no output, where KFP's runner asked for it and says that the task is not there; else empty."""
+    if not (lacks := _NOT_GIVEN.match(str(error))):
+        return ""
+    return f"{lacks[2]} has not given its output {lacks[1]}: a function that returns None, or ends early, gives none."
 
 
 def _require_there(directory: Path) -> None:
