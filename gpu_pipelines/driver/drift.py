@@ -44,8 +44,9 @@ def watch(
     from gpu_pipelines.drift.check import DOCUMENT, check_for_drift
     from gpu_pipelines.drift.report import write_report
     from gpu_pipelines.drift.settings import DriftSettings
-    from gpu_pipelines.driver.exporting import dataset_of, named_model
+    from gpu_pipelines.driver.exporting import dataset_of, named_model, require_no_other_model
 
+    require_no_other_model(parameters)
     output = fspath(output)
     settings = settings_given(DriftSettings, {**parameters, "source": source}, registry=registry_of_project())
     if problems := settings.problems():

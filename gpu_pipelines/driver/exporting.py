@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.default_registry import registry_of_project
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET, ExportSettings
 from gpu_pipelines.targets.runs.trial_record import RUNS
 
@@ -59,6 +60,19 @@ def export(
     require_free(to)
     found = named_model(fspath(model), fspath(registry) or registry_of_project())
     return export_model(found.directory, found.title, dataset_of(fspath(dataset), found), settings)
+
+
+def require_no_other_model(parameters: Mapping[str, Any]) -> None:
+    """Refuses the parameters of a step that the name of the model says here; it would win over them.
+
+    Raises:
+        InvalidRequestError: one is given.
+    """
+    if given := [name for name in ("model_name", "model_version") if parameters.get(name) is not None]:
+        raise InvalidRequestError(
+            f"{' and '.join(given)} cannot be given here, where the model is named at once.",
+            "Give NAME@VERSION or NAME@ALIAS as the model, such as digits@2.",
+        )
 
 
 def named_model(model: str, registry: str) -> Model:

@@ -42,12 +42,14 @@ def predict(
     """
     from gpu_pipelines.component_interface.default_registry import registry_of_project
     from gpu_pipelines.component_interface.parameter import settings_given
+    from gpu_pipelines.driver.exporting import require_no_other_model
     from gpu_pipelines.prediction.model import model_in, registered_model
     from gpu_pipelines.prediction.outputs import filled_in
     from gpu_pipelines.prediction.predict import predict_batch
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
     from gpu_pipelines.registry.named import directory_named
 
+    require_no_other_model(parameters)
     model, output = fspath(model), fspath(output)
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
