@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -115,11 +114,12 @@ def require_free(to: str) -> None:
     else:
         place = Path(to).expanduser()
         try:
-            there = place.iterdir() if place.is_dir() else ()
             # A killed export has left its scratch folder, which the next one removes.
-            taken = any(not each.name.startswith(f"{_SCRATCH}-") for each in there)
-            # A link to nothing is neither a folder nor free.
-            taken = taken or (os.path.lexists(place) and not place.is_dir())
+            taken = any(not each.name.startswith(f"{_SCRATCH}-") for each in place.iterdir())
+        except FileNotFoundError:
+            taken = place.is_symlink()  # a link to nothing is neither a folder nor free
+        except NotADirectoryError:
+            taken = True
         except OSError as error:
             raise UserError(f"{to} cannot be read: {error.strerror}.", "Give another folder.") from None
     if taken:
