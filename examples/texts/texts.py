@@ -7,7 +7,7 @@ from pathlib import Path
 
 TOPICS = {
     "network": ("email", "http"),
-    "windows": ("tkinter",),
+    "documents": ("xml",),
     "tests": ("unittest", "doctest.py"),
     "processes": ("asyncio",),
 }
