@@ -228,7 +228,7 @@ def require_fit(model: Model, number: int, seen: str, in_spite: bool) -> None:
 
 def _local_version(version: RegisteredVersion) -> Version:
     evaluation, damage = None, str(version.unread or "")
-    if version.has_evaluation:
+    if not damage and version.has_evaluation:
         try:
             evaluation = Evaluation.load(Path(version.place))
         except UserError as error:
