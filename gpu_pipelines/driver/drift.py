@@ -46,9 +46,9 @@ def watch(
     from gpu_pipelines.drift.settings import DriftSettings
     from gpu_pipelines.driver.exporting import dataset_of, named_model, require_no_other_model
 
-    require_no_other_model(parameters)
     output = fspath(output)
     settings = settings_given(DriftSettings, {**parameters, "source": source}, registry=registry_of_project())
+    require_no_other_model(settings)
     if problems := settings.problems():
         raise UserError.of_all(problems)
     folder = Path(output).expanduser()

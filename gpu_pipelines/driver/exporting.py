@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.component_interface.default_registry import registry_of_project
 from gpu_pipelines.errors import InvalidRequestError, UserError
@@ -13,8 +12,10 @@ from gpu_pipelines.targets.runs.trial_record import RUNS
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.drift.settings import DriftSettings
     from gpu_pipelines.exporting.export import Exported
     from gpu_pipelines.prediction.model import Model
+    from gpu_pipelines.prediction.settings import PredictSettings
 
 #: Where the runs of this machine have their datasets.
 _DATASETS = "*/artifacts/*/*/dataset/dataset.json"
@@ -62,13 +63,14 @@ def export(
     return export_model(found.directory, found.title, dataset_of(fspath(dataset), found), settings)
 
 
-def require_no_other_model(parameters: Mapping[str, Any]) -> None:
+def require_no_other_model(settings: PredictSettings | DriftSettings) -> None:
     """Refuses the parameters of a step that the name of the model says here; it would win over them.
 
     Raises:
-        InvalidRequestError: one is given.
+        InvalidRequestError: one is not at its default.
     """
-    if given := [name for name in ("model_name", "model_version") if parameters.get(name) is not None]:
+    names = ("model_name", "model_version")
+    if given := [name for name in names if getattr(settings, name) != getattr(type(settings), name)]:
         raise InvalidRequestError(
             f"{' and '.join(given)} cannot be given here, where the model is named at once.",
             "Give NAME@VERSION or NAME@ALIAS as the model, such as digits@2.",

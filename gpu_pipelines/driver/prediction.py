@@ -49,7 +49,6 @@ def predict(
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
     from gpu_pipelines.registry.named import directory_named
 
-    require_no_other_model(parameters)
     model, output = fspath(model), fspath(output)
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
@@ -57,6 +56,7 @@ def predict(
     name, _, reference = model.partition("@")
     given = {**parameters, "source": source, "output": output}
     settings = settings_given(PredictSettings, given, registry=registry_of_project())
+    require_no_other_model(settings)
     directory = directory_named(model, settings.registry)
     if directory is None:
         settings = replace(settings, model_name=name, model_version=reference or "champion")
