@@ -26,6 +26,9 @@ Text = str | tuple[str, str] | Chat | Composed
 _ROLES = {"human": "user", "gpt": "assistant"}
 #: Columns that hold chats, by whoever made them.
 CHATS = ("messages", "conversations")
+#: Lists and objects within each other in a message or a tool. A template goes through them by functions that call
+#: themselves, and how deep Python lets it depends on what else is loaded.
+_MOST_LEVELS = 100
 _MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 #: What is wrong with a list of messages of which one is none.
 MALFORMED_MESSAGES = Problem(
@@ -277,7 +280,7 @@ def tools_of(tools: Any) -> list[Any] | Problem | None:
     schemas = written(tools) if isinstance(tools, str) and tools.strip() else tools or None
     if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
         with suppress(RecursionError):
-            return without_nothing(schemas)
+            return _without_nothing(schemas)
     return Problem(
         "malformed tools", "tools must be a list of JSON schemas that are not nested too deeply, or such a list as JSON"
     )
@@ -289,7 +292,7 @@ def message_of(given: Any) -> dict[str, Any] | None:
         return None
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
     try:
-        message = without_nothing(given)
+        message = _without_nothing(given)
     except RecursionError:
         return None
     if {"from", "value"} <= message.keys() and "role" not in message:
@@ -314,11 +317,17 @@ def is_answer(message: dict[str, Any]) -> bool:
     return message["role"] == "assistant" and bool(message.get("content", "").strip() or message.get("tool_calls"))
 
 
-def without_nothing(value: Any) -> Any:
-    """The same without the keys of objects that have no value."""
+def _without_nothing(value: Any, levels: int = _MOST_LEVELS) -> Any:
+    """The same without the keys of objects that have no value.
+
+    Raises:
+        RecursionError: lists and objects are nested in more levels.
+    """
+    if not levels:
+        raise RecursionError
     if isinstance(value, dict):
-        return {key: without_nothing(each) for key, each in value.items() if each is not None}
-    return [without_nothing(each) for each in value] if isinstance(value, list) else value
+        return {key: _without_nothing(each, levels - 1) for key, each in value.items() if each is not None}
+    return [_without_nothing(each, levels - 1) for each in value] if isinstance(value, list) else value
 
 
 def _nested(column: str, value: Any) -> str:
