@@ -13,6 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 
 #: Versions of the documents' format: the one that is written, and the newest that can be read.
@@ -28,8 +29,28 @@ def write_document(path: Path, content: dict[str, Any]) -> None:
         path: the file; its directory must exist.
         content: what to write; NaN and infinity are refused, because JSON has neither.
     """
-    text = json.dumps({"format_version": _FORMAT_VERSION, **content}, indent=2, allow_nan=False) + "\n"
-    replace_file(path, text.encode())
+    replace_file(path, _written(content))
+
+
+def write_document_at(place: str, content: dict[str, Any]) -> None:
+    """Writes a JSON document on this machine, or in object storage; see `write_document`.
+
+    Args:
+        place: the file; its directory must exist on this machine.
+        content: what to write.
+
+    Raises:
+        UserError: the storage cannot be written to.
+    """
+    if not is_remote(place):
+        write_document(Path(place), content)
+        return
+    folder, _, file = place.rpartition("/")
+    RemoteFolder(folder).write(file, _written(content))
+
+
+def _written(content: dict[str, Any]) -> bytes:
+    return f"{json.dumps({'format_version': _FORMAT_VERSION, **content}, indent=2, allow_nan=False)}\n".encode()
 
 
 def replace_file(path: Path, content: bytes) -> None:

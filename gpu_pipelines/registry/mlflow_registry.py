@@ -18,6 +18,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.documents import write_document_at
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.mlflow_files import place_of_files
@@ -38,6 +39,7 @@ from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
     TRACKED_RUN,
+    VERSION,
     Check,
     Promotion,
     RegisteredVersion,
@@ -45,7 +47,6 @@ from gpu_pipelines.registry.registered import (
     hashes_in,
     made_at_once,
     record_in,
-    write_record,
 )
 from gpu_pipelines.registry.summary import summary_of
 
@@ -284,7 +285,7 @@ class MlflowRegistry(Registry):
             names, folder = sorted(info["files"]), RemoteFolder(self._place(run))
             folder.upload(model, names)
             folder.require_same(model, names)
-            write_record(self._place(run), info)
+            write_document_at(f"{self._place(run)}/{VERSION}", info)
             if check:
                 check(self._place(run))
             with self._errors(f"Ending the upload of {name!r}"):

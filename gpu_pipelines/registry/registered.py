@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from abc import ABC, abstractmethod
@@ -13,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree, write_document_at
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
@@ -71,19 +70,6 @@ def hashes_in(model: Path) -> dict[str, str]:
         raise UserError(
             f"The model cannot be read: {file}: {error.strerror or first_line(error)}.", "No version was added."
         ) from None
-
-
-def write_record(place: str, info: dict[str, Any]) -> None:
-    """Writes what is recorded with a version beside its files.
-
-    Args:
-        place: the folder of its files: a directory, or in object storage.
-        info: the record.
-    """
-    if is_remote(place):
-        RemoteFolder(place).write(VERSION, json.dumps({"format_version": 1, **info}, indent=2).encode() + b"\n")
-    else:
-        write_document(Path(place) / VERSION, info)
 
 
 def made_at_once(make: Callable[[Version], RegisteredVersion], versions: Iterable[Version]) -> list[RegisteredVersion]:
@@ -169,7 +155,8 @@ class RegisteredVersion:
             fingerprint: of the source; empty if it is not known.
         """
         if fingerprint and fingerprint not in self.sources and self.info.get("files"):
-            write_record(self.place, {**self.info, ALSO_FROM: [*self.info.get(ALSO_FROM, ()), fingerprint]})
+            noted = {**self.info, ALSO_FROM: [*self.info.get(ALSO_FROM, ()), fingerprint]}
+            write_document_at(f"{self.place}/{VERSION}", noted)
 
     @property
     def has_evaluation(self) -> bool:

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.documents import write_document_at
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
@@ -21,6 +22,7 @@ from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_s
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
+    VERSION,
     Check,
     Promotion,
     RegisteredVersion,
@@ -28,7 +30,6 @@ from gpu_pipelines.registry.registered import (
     hashes_in,
     made_at_once,
     record_in,
-    write_record,
 )
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.registry.summary import summary_of
@@ -256,7 +257,7 @@ class VertexRegistry(Registry):
         folder.require_same(model, sorted(info["files"]))
         # With these, a version can be checked without downloading it.
         md5 = {name: md5_of_file(model / name) for name in sorted(info["files"])}
-        write_record(place, {**info, "md5": md5})
+        write_document_at(f"{place}/{VERSION}", {**info, "md5": md5})
 
     def _mend(self, version: RegisteredVersion, model: Path, info: dict[str, Any]) -> None:
         """Writes the files of a version again if they are damaged; a newer record is never replaced."""

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.artifacts.documents import write_document_at
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.errors import DamagedError
 
@@ -64,10 +64,6 @@ class StudyDocuments:
             UserError: the storage cannot be written to.
         """
         place = self.place_of(name)
-        if is_remote(place):
-            folder, _, file = place.rpartition("/")
-            text = json.dumps({"format_version": 1, **content}, indent=2, allow_nan=False) + "\n"
-            RemoteFolder(folder).write(file, text.encode())
-            return
-        Path(place).parent.mkdir(parents=True, exist_ok=True)
-        write_document(Path(place), content)
+        if not is_remote(place):
+            Path(place).parent.mkdir(parents=True, exist_ok=True)
+        write_document_at(place, content)
