@@ -120,10 +120,13 @@ class Communicator:
 
 
 def groups_of_writers() -> list[int]:
-    """As on GPUs, where the group of all processes has a device: PyTorch has NCCL split there."""
+    """As on GPUs, where the group of all processes has a device: PyTorch has NCCL split there.
+
+    Only for those outside the groups: PyTorch 2.14 hands it on to Gloo, and takes no stand-in.
+    """
     mesh = mesh_of("hsdp", "cpu", 2, 1)
     dist.group.WORLD.bound_device_id = torch.device("cuda", dist.get_rank())
-    dist.distributed_c10d._get_split_source = lambda group: Communicator()
+    dist.distributed_c10d._get_split_source = lambda group: Communicator() if dist.get_rank() else None
     groups = [dist.get_world_size(group) for group in _groups(mesh) if group is not None]
     dist.group.WORLD.bound_device_id = None
     return groups
