@@ -367,7 +367,10 @@ def _groups(mesh: DeviceMesh | None) -> tuple[dist.ProcessGroup | None, dist.Pro
         return None, None
     first_replica = mesh.mesh.reshape(-1, mesh.mesh.shape[-1])[0].tolist()
     # Those that stay outside must not be told: with a device bound to it, PyTorch would have them split NCCL's
-    # communicator, and they would wait for ever for those inside, which split nothing for Gloo.
+    # communicator, and they would wait for ever for those inside, which split nothing for Gloo. From 2.14 on it gives
+    # them a number in place of None.
+    if dist.get_rank() not in first_replica:
+        return None, None
     first, second = (dist.new_group(first_replica, backend="gloo", use_local_synchronization=True) for _ in range(2))
     return first, second
 
