@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -253,6 +254,113 @@ def test_a_schedule_waits_for_its_runs_or_leaves_out_what_is_due(
         wait(lambda: len(jobs.jobs) == 2)
     finally:
         clock.close()
+
+
+class Hand:
+    """A clock that is set by hand, and one schedule, every hour."""
+
+    def __init__(self, api: VertexApi, folder: Path, monkeypatch: pytest.MonkeyPatch, **given: Any) -> None:
+        from google.cloud.aiplatform_v1 import CreateScheduleRequest, Schedule
+
+        from gpu_pipelines.emulator.running.clock import Clock
+
+        self.hour = 0.0
+        monkeypatch.setattr(Clock, "time", lambda _: self.at(self.hour))
+        self.schedules, self.jobs = api.state.schedules, api.state.pipeline_jobs
+        self.clock = Clock(self.schedules, self.jobs)
+        job = {"displayName": "p", "pipelineSpec": compiled(one, folder)}
+        job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}
+        document = {"displayName": "s", "cron": "0 * * * *", "maxConcurrentRunCount": 1, **given}
+        document["createPipelineJobRequest"] = {"parent": PARENT, "pipelineJob": job}
+        schedule = Schedule.from_json(json.dumps(document))
+        self.name = self.schedules.create(CreateScheduleRequest(parent=PARENT, schedule=schedule)).name
+
+    @staticmethod
+    def at(hour: float) -> datetime:
+        return datetime(2098, 1, 1, tzinfo=timezone.utc) + timedelta(hours=hour)
+
+    def runs_by(self, hour: float) -> int:
+        """How many there are at that hour, when the emulator has looked often enough."""
+        self.hour = hour
+        for _ in range(10):
+            self.clock.look()
+        return len(self.jobs.jobs)
+
+
+def test_a_schedule_that_catches_up_starts_the_runs_that_were_due_while_it_was_paused(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from google.cloud.aiplatform_v1 import PauseScheduleRequest, ResumeScheduleRequest
+
+    hand = Hand(vertex_api, tmp_path, monkeypatch, maxConcurrentActiveRunCount=1)
+    pause, resume = PauseScheduleRequest(name=hand.name), ResumeScheduleRequest(name=hand.name)
+    assert hand.runs_by(1) == 1
+    hand.schedules.pause(pause)
+    assert hand.runs_by(3.5) == 1
+    hand.schedules.resume(resume)
+    assert hand.runs_by(3.9) == 1
+    hand.schedules.pause(pause)
+    assert hand.runs_by(6.5) == 1
+    resume.catch_up = True
+    hand.schedules.resume(resume)
+    started = []
+    for _ in range(5):
+        for job in hand.jobs.jobs:
+            hand.jobs.end(job, "SUCCEEDED")
+        started.append(hand.runs_by(6.6))
+    assert started == [2, 3, 4, 4, 4], "those of 4, 5 and 6 o'clock, each when the one before has ended"
+    assert hand.schedules.one(hand.name).next_run_time == hand.at(7)
+
+
+def test_the_last_run_of_a_schedule_may_be_at_its_end(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = Hand(vertex_api, tmp_path, monkeypatch, endTime="2098-01-01T02:00:00Z")
+    assert [hand.runs_by(hour) for hour in (1.5, 2.01, 4)] == [1, 2, 2]
+    assert hand.schedules.one(hand.name).state.name == "COMPLETED"
+
+
+def test_a_schedule_whose_limit_is_lowered_to_what_it_has_run_is_completed(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from google.cloud.aiplatform_v1 import Schedule, UpdateScheduleRequest
+
+    hand = Hand(vertex_api, tmp_path, monkeypatch)
+    assert [hand.runs_by(hour) for hour in (1, 2, 3)] == [1, 2, 3]
+    lower = Schedule(name=hand.name, max_run_count=2)
+    hand.schedules.update(UpdateScheduleRequest(schedule=lower, update_mask={"paths": ["max_run_count"]}))
+    assert hand.runs_by(4) == 3
+    assert hand.schedules.one(hand.name).state.name == "COMPLETED"
+
+
+@pytest.mark.parametrize("change", ["updated", "deleted"])
+def test_a_schedule_that_is_changed_while_a_run_of_it_starts_stays_so(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    from google.cloud.aiplatform_v1 import DeleteScheduleRequest, Schedule, UpdateScheduleRequest
+
+    hand = Hand(vertex_api, tmp_path, monkeypatch)
+    create = hand.jobs.create
+    schedule = Schedule(name=hand.name, display_name="new")
+
+    def send() -> None:
+        if change == "deleted":
+            hand.schedules.delete(DeleteScheduleRequest(name=hand.name))
+        else:
+            hand.schedules.update(UpdateScheduleRequest(schedule=schedule, update_mask={"paths": ["display_name"]}))
+
+    sender = threading.Thread(target=send)
+
+    def slowly(request: Any) -> Any:
+        sender.start()
+        sender.join(0.1)
+        return create(request)
+
+    monkeypatch.setattr(hand.jobs, "create", slowly)
+    hand.hour = 1
+    hand.clock.look()
+    sender.join()
+    assert [each.display_name for each in hand.schedules.held.values()] == (["new"] if change == "updated" else [])
 
 
 def _full(*_: object) -> None:

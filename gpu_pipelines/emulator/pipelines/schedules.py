@@ -41,11 +41,12 @@ class Schedules(Resources):
     Attributes:
         schedules: by name.
         time: returns their current time.
+        lock: held while they change.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         super().__init__(names, api.ListSchedulesResponse, page_size, state)
-        self.schedules = self.held
+        self.schedules, self.lock = self.held, self._lock
         self.time: Callable[[], datetime] = now
         self._operations = operations
         # Runs that fell due while the emulator was stopped are not made up for.
@@ -67,21 +68,21 @@ class Schedules(Resources):
 
     def update(self, request: Any) -> Any:
         """UpdateSchedule."""
-        held = self.one(request.schedule.name)
-        changed = self._copy(held)
-        for path in request.update_mask.paths:
-            if path not in _CHANGEABLE:
-                raise ApiError(400, f"The field {path} cannot be updated.")
-            # A field that is in the mask but not sent is cleared.
-            if path in request.schedule:
-                setattr(changed, path, getattr(request.schedule, path))
-            else:
-                delattr(changed, path)
-        changed.update_time = now()
-        self._check(changed, held.name.rpartition("/schedules/")[0])
-        self.plan(changed)
-        self.keep(changed)
-        return self._copy(changed)
+        with self.lock:
+            changed = self._copy(self.one(request.schedule.name))
+            for path in request.update_mask.paths:
+                if path not in _CHANGEABLE:
+                    raise ApiError(400, f"The field {path} cannot be updated.")
+                # A field that is in the mask but not sent is cleared.
+                if path in request.schedule:
+                    setattr(changed, path, getattr(request.schedule, path))
+                else:
+                    delattr(changed, path)
+            changed.update_time = now()
+            self._check(changed, changed.name.rpartition("/schedules/")[0])
+            self.plan(changed)
+            self.keep(changed)
+            return self._copy(changed)
 
     def pause(self, request: Any) -> Any:
         """PauseSchedule."""
@@ -90,21 +91,31 @@ class Schedules(Resources):
 
     def resume(self, request: Any) -> Any:
         """ResumeSchedule."""
-        schedule = self._turn(request.name, STATES.PAUSED, STATES.ACTIVE, "last_resume_time")
-        schedule.catch_up = request.catch_up
-        self.keep(schedule)
+        with self.lock:
+            schedule = self._turn(request.name, STATES.PAUSED, STATES.ACTIVE, "last_resume_time")
+            schedule.catch_up = request.catch_up
+            if request.catch_up:
+                self.plan(schedule, schedule.last_pause_time)
+            self.keep(schedule)
         return empty_pb2.Empty()
 
     def delete(self, request: Any) -> Any:
         """DeleteSchedule."""
-        schedule = self.one(request.name)
-        self.forget(schedule.name)
+        with self.lock:
+            schedule = self.one(request.name)
+            self.forget(schedule.name)
         return self._operations.done(schedule.name)
 
-    def plan(self, schedule: Any) -> None:
-        """Sets the time of a schedule's next run, or none if it is not active, or ends before."""
-        with self._lock:
-            due, shown = None, self.time()
+    def plan(self, schedule: Any, after: datetime | None = None) -> None:
+        """Sets the time of a schedule's next run, or none if it is not active, or ends before.
+
+        Args:
+            schedule: one of them.
+            after: the next run is later; None for now.
+        """
+        with self.lock:
+            # The emulator's clock may have been ahead before it was started again.
+            due, shown = None, min(after or self.time(), self.time())
             if schedule.state == STATES.ACTIVE:
                 due = following(schedule.cron, max(schedule.start_time, shown) if "start_time" in schedule else shown)
             if due is None or ("end_time" in schedule and due > schedule.end_time):
@@ -113,14 +124,14 @@ class Schedules(Resources):
                 schedule.next_run_time = due
 
     def _turn(self, name: str, before: Any, after: Any, time_of: str) -> Any:
-        schedule = self.one(name)
-        with self._lock:
+        with self.lock:
+            schedule = self.one(name)
             if schedule.state != before:
                 state = STATES(schedule.state).name
                 raise ApiError(400, f"The schedule is {state}, not {STATES(before).name}.", "FAILED_PRECONDITION")
             schedule.state = after
             schedule.update_time = now()
-            setattr(schedule, time_of, schedule.update_time)
+            setattr(schedule, time_of, self.time())
             self.plan(schedule)
             self.keep(schedule)
         return schedule
@@ -168,6 +179,8 @@ def following(cron: str, moment: datetime) -> datetime | None:
     """The next time after a moment of a cron expression, which may begin with a time zone; None for never."""
     match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", cron)
     zone, fields = (match[1], match[2]) if match else (None, cron)
+    # The library takes a range of one number, such as 1-1, for any number.
+    fields = re.sub(r"\b(\d+)-\1\b(/\d+)?", r"\1", fields)
     try:
         found: datetime = croniter(fields, moment.astimezone(ZoneInfo(zone or "UTC"))).get_next(datetime)
     except (ValueError, OverflowError):

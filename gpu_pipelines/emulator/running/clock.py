@@ -45,36 +45,51 @@ class Clock:
         """What it shows."""
         return self._began + timedelta(seconds=(now() - self._began).total_seconds() * self._speed)
 
-    def _go(self) -> None:
-        while not self._ended.wait(_LOOK_S):
-            for schedule in list(self._schedules.held.values()):
-                if schedule.state == STATES.ACTIVE:
+    def look(self) -> None:
+        """Starts the runs that are due, at most one of each schedule."""
+        for name in list(self._schedules.held):
+            # So that no request changes or deletes a schedule that is written here.
+            with self._schedules.lock:
+                schedule = self._schedules.held.get(name)
+                if schedule and schedule.state == STATES.ACTIVE:
                     with as_warning(schedule.display_name):
                         self._look(schedule)
 
+    def _go(self) -> None:
+        while not self._ended.wait(_LOOK_S):
+            self.look()
+
     def _look(self, schedule: Any) -> None:
-        shown = self.time()
-        if "end_time" in schedule and shown >= schedule.end_time:
+        if self._is_over(schedule):
             schedule.state = STATES.COMPLETED
             self._schedules.plan(schedule)
             self._schedules.keep(schedule)
             return
-        if "next_run_time" not in schedule or shown < schedule.next_run_time:
+        if "next_run_time" not in schedule or self.time() < schedule.next_run_time:
             return
+        # One that fell due while the schedule was paused; all of them are started, before those of now.
+        catches_up = schedule.catch_up and "last_resume_time" in schedule
+        late = schedule.next_run_time if catches_up and schedule.next_run_time < schedule.last_resume_time else None
         full = self._is_full(schedule)
-        if full and schedule.allow_queueing:  # it stays due
+        if full and (schedule.allow_queueing or late):  # it stays due
             return
-        self._schedules.plan(schedule)
+        self._schedules.plan(schedule, late)
         if full:
             return
         request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
         request.pipeline_job.schedule_name = schedule.name
         self._jobs.create(request)
         schedule.started_run_count += 1
-        if schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count:
+        if self._is_over(schedule):
             schedule.state = STATES.COMPLETED
             self._schedules.plan(schedule)
         self._schedules.keep(schedule)
+
+    def _is_over(self, schedule: Any) -> bool:
+        """Whether a schedule has had its last run."""
+        if schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count:
+            return True
+        return "next_run_time" not in schedule and "end_time" in schedule and self.time() >= schedule.end_time
 
     def _is_full(self, schedule: Any) -> bool:
         """Whether a schedule has its most concurrent runs."""
