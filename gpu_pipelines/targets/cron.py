@@ -44,12 +44,15 @@ class Cron:
         """
         from croniter import croniter
 
-        due = croniter(self.fields, after.astimezone(ZoneInfo(self.zone)))
-        while True:
-            time: datetime = due.get_next(datetime)
-            if until is not None and time > until:
-                return
-            yield time
+        try:
+            due = croniter(self.fields, after.astimezone(ZoneInfo(self.zone)))
+            while True:
+                time: datetime = due.get_next(datetime)
+                if until is not None and time > until:
+                    return
+                yield time
+        except OverflowError:  # after the year 9999
+            return
 
 
 def parse_cron(text: str, zone: str | None = None) -> Cron:
@@ -74,7 +77,8 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
             f"{text[:80]!r} has {len(words)} fields; a cron expression has five: {', '.join(_FIELDS)}.",
             "Every day at three is '0 3 * * *'.",
         )
-    found = Cron(" ".join(words), _zone(zone or named or "UTC"))
+    # The library takes a range of one number, such as 1-1, for any number.
+    found = Cron(re.sub(r"\b(\d+)-\1\b(/\d+)?", r"\1", " ".join(words)), _zone(zone or named or "UTC"))
     for word, name in zip(words, _FIELDS, strict=True):
         if not _FIELD.fullmatch(word) or any(int(low) > int(high) for low, high in re.findall(r"(\d+)-(\d+)", word)):
             raise UserError(
@@ -108,11 +112,13 @@ def parse_time(text: str, zone: str, flag: str) -> datetime:
     try:
         # Python 3.10 does not know the Z.
         time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
-    except ValueError:
+        time = time if time.tzinfo else time.replace(tzinfo=ZoneInfo(zone))
+        time.astimezone(timezone.utc)  # which the first and the last day that there are need not have
+    except (ValueError, OverflowError):
         raise UserError(
             f"{flag} is {text[:60]!r}, which is not a time.", "Give 2027-01-31, 2027-01-31T03:00 or 2027-01-31T03:00Z."
         ) from None
-    return time if time.tzinfo else time.replace(tzinfo=ZoneInfo(zone))
+    return time
 
 
 def next_times(cron: Cron, start: datetime | None, end: datetime | None, count: int = 3) -> list[datetime]:

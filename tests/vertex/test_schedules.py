@@ -15,6 +15,7 @@ from vertex_commands import PROJECT_FILE, command
 
 import gpu_pipelines
 from gpu_pipelines.driver.parameters.arguments import values_given
+from gpu_pipelines.emulator.pipelines.schedules import following
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
 from gpu_pipelines.targets.messages import Compiled
@@ -380,6 +381,10 @@ def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
         ([*DAILY, "--start", "soon"], "--start is 'soon', which is not a time"),
         ([*DAILY, "--start", "2098-01-02", "--end", "2098-01-01"], "is not after --start"),
         ([*DAILY, "--end", "2020-01-01"], "nothing would ever run"),
+        ([*DAILY, "--start", "9999-12-31T23:59:59Z"], "nothing would ever run"),
+        ([*DAILY, "--start", "0001-01-01"], "--start is '0001-01-01', which is not a time"),
+        ([*DAILY, "--max-runs", str(2**63)], "--max-runs is 9,223,372,036,854,775,808; the most is"),
+        ([*DAILY, "--max-concurrent", str(2**63)], "--max-concurrent is 9,223,372,036,854,775,808; the most is"),
         ([*DAILY, "--name", " "], "The name of the schedule is empty."),
         ([*DAILY, "-p", "b=1"], "There is no parameter 'b'"),
         ([*DAILY, "-p", "a=x"], "a takes a whole number"),
@@ -418,3 +423,11 @@ def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:
     assert parse_time("2098-03-28T10:00Z", cron.zone, "--start").utcoffset() == timedelta(0)
     with pytest.raises(UserError, match="not a time"):
         parse_time("28.3.2098", cron.zone, "--start")
+
+
+def test_a_range_of_one_number_is_that_number() -> None:
+    start, end = parse_time("2098-01-01", "UTC", "--start"), parse_time("2099-01-01", "UTC", "--end")
+    for text, single in (("0 3 * * 1-1", "0 3 * * 1"), ("5-5/2,7-7 3-3 1 11-11 *", "5,7 3 1 11 *")):
+        due = list(parse_cron(single).times(start, end))
+        assert list(parse_cron(text).times(start, end)) == due
+        assert following(text, start) == due[0]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.options import VertexOptions
 
 
+#: The largest int64.
+_MOST = 2**63 - 1
+
+
 class VertexSchedules(Schedules):
     """The schedules of a project in a region.
 
@@ -75,6 +79,9 @@ class VertexSchedules(Schedules):
         queue = self._options.queue if found else bool(self._options.queue)
         cron = timing.when.text if timing.when else None
         limits = (self._options.max_runs, timing.max_concurrent, queue)
+        for flag, most in zip(("--max-runs", "--max-concurrent"), limits, strict=False):
+            if most and most > _MOST:
+                raise UserError(f"{flag} is {most:,}; the most is {_MOST:,}.")
         request = schedules.ScheduleRequest(wanted.name, cron, timing.start, timing.end, *limits, job)
         body = request.to_json(self._settings)
         if not body:
