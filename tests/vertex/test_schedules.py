@@ -193,6 +193,22 @@ def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: Verte
     assert "There is no schedule 'nightly' in us-central1" in done.err
 
 
+def test_a_schedule_of_another_program_is_shown_too(vertex_api: VertexApi, tmp_path: Path) -> None:
+    create(vertex_api, tmp_path, *DAILY)
+    [made] = schedules(vertex_api)
+    made.cron = "TZ=America/New_York 0 3 * * MON-FRI"
+    shown = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
+    assert (shown.status, f"next runs {made.next_run_time:%Y-%m-%d %H:%M} UTC" in shown.out) == (0, True), shown.err
+    made.create_notebook_execution_job_request = {"parent": "projects/p/locations/l"}
+    shown = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
+    assert (shown.status, "version   a notebook, not a pipeline" in shown.out) == (0, True), shown.err
+    refused = command(vertex_api, tmp_path, "schedule", "update", "nightly", "--time-zone", "UTC", "-p", "a=3")
+    assert (refused.status, "'MON-FRI' is not valid for the day of the week" in refused.err) == (2, True)
+    made.cron = "0 3 * * *"
+    refused = command(vertex_api, tmp_path, "schedule", "update", "nightly", "-p", "a=3")
+    assert (refused.status, "The schedule nightly runs a notebook, not a pipeline." in refused.err) == (2, True)
+
+
 def test_a_schedule_says_when_it_runs_next_between_its_start_and_its_end(vertex_api: VertexApi, tmp_path: Path) -> None:
     create(vertex_api, tmp_path, *DAILY, "--start", "2098-01-01", "--end", "2098-01-02")
     [made] = schedules(vertex_api)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.options import VertexOptions
 
 
+_NOTEBOOK = "a notebook, not a pipeline"
 #: The largest int64.
 _MOST = 2**63 - 1
 
@@ -62,7 +63,8 @@ class VertexSchedules(Schedules):
 
     def contents(self, found: Mapping[str, Any]) -> tuple[Compiled, Mapping[str, Any]]:
         """The version that a schedule runs, and the values of its parameters."""
-        job = found["createPipelineJobRequest"]["pipelineJob"]
+        if not (job := _job_of(found)):
+            raise UserError(f"The schedule {found['displayName']} runs {_NOTEBOOK}.", "Its times can be changed here.")
         # The service need not return the content at the address of a version.
         spec = job.get("pipelineSpec") or self._version(job["templateUri"]).spec
         return Compiled(spec["pipelineInfo"]["name"], spec=spec), job["runtimeConfig"].get("parameterValues", {})
@@ -150,24 +152,27 @@ class VertexSchedules(Schedules):
 
     def shown(self, found: Mapping[str, Any], done: str = "") -> list[str]:
         """A schedule with its version, its next runs and its parameters."""
-        job, when = found["createPipelineJobRequest"]["pipelineJob"], parse_cron(found["cron"])
+        job, when = _job_of(found), _cron_of(found)
         start, end = _moment(found.get("startTime")), _moment(found.get("endTime"))
         named = {
             done or "schedule": f"{found['displayName']} ({schedules.id_of(found)})",
             "state": found.get("state", "").lower(),
-            "version": job.get("templateUri", "not from a repository"),
+            "version": job.get("templateUri", "not from a repository") if job else _NOTEBOOK,
             "cron": found["cron"],
             "start": _shown(start, when),
             "end": _shown(end, when),
             "runs": _runs(found),
-            "root": job["runtimeConfig"]["gcsOutputDirectory"],
+            "root": job.get("runtimeConfig", {}).get("gcsOutputDirectory", "none"),
         }
         lines = [f"{name:<9} {text}" for name, text in named.items()]
         if found.get("state") == "ACTIVE":
-            for number, time in enumerate(next_times(when, start, end)):
+            due = next_times(when, start, end) if when else filter(None, [_moment(found.get("nextRunTime"))])
+            for number, time in enumerate(due):
                 lines.append(f"{'' if number else 'next runs':<9} {shown_time(time)}")
         if not done:
-            for number, (name, value) in enumerate(sorted(job["runtimeConfig"].get("parameterValues", {}).items())):
+            for number, (name, value) in enumerate(
+                sorted(job.get("runtimeConfig", {}).get("parameterValues", {}).items())
+            ):
                 # The service writes every number with a decimal point.
                 text = f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
                 lines.append(f"{'' if number else 'with':<9} {name} = {text}")
@@ -208,5 +213,19 @@ def _moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text[:19] + "+00:00") if text else None
 
 
-def _shown(moment: datetime | None, when: Cron) -> str:
-    return shown_time(moment.astimezone(ZoneInfo(when.zone))) if moment else "none"
+def _shown(moment: datetime | None, when: Cron | None) -> str:
+    return shown_time(moment.astimezone(ZoneInfo(when.zone if when else "UTC"))) if moment else "none"
+
+
+def _job_of(found: Mapping[str, Any]) -> dict[str, Any]:
+    """The runs of a schedule; empty for one of Colab Enterprise, which the service keeps with the others."""
+    job: dict[str, Any] = found.get("createPipelineJobRequest", {}).get("pipelineJob", {})
+    return job
+
+
+def _cron_of(found: Mapping[str, Any]) -> Cron | None:
+    """When a schedule is due; None for an expression of another program that only the service can read."""
+    try:
+        return parse_cron(found["cron"])
+    except UserError:
+        return None
