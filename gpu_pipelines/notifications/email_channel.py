@@ -67,7 +67,7 @@ def problems_of_server(mail: MailServer) -> list[str]:
             "gpu-pipelines.yaml."
         ]
     found = []
-    if not _SERVER.fullmatch(mail.address):
+    if not _is_server(mail.address):
         # The value is not repeated: it may hold a password.
         found.append("mail_server is not an address of the form smtp://USER@HOST:587 or smtps://USER@HOST:465.")
     elif urlsplit(mail.address).username and not mail.password:
@@ -77,6 +77,13 @@ def problems_of_server(mail: MailServer) -> list[str]:
     if mail.password and not (is_secret(mail.password) or is_variable(mail.password)):
         found.append(f"mail_password does not refer to a password. Give {FORM}; the password itself would be shown.")
     return found
+
+
+def _is_server(address: str) -> bool:
+    try:
+        return bool(_SERVER.fullmatch(address)) and urlsplit(address).port != 0
+    except ValueError:  # a port above 65535
+        return False
 
 
 def mail_of(message: Message, sender: str, address: str) -> EmailMessage:

@@ -7,6 +7,7 @@ https://docs.slack.dev/messaging/formatting-message-text.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from gpu_pipelines.notifications.channel import Channel, MailServer
@@ -15,7 +16,6 @@ from gpu_pipelines.notifications.posting import post
 
 #: Most characters of a header, of a field, and most fields of a section (Block Kit reference).
 _HEADER, _FIELD, _FIELDS = 150, 2000, 10
-_LONGEST_ESCAPE = len("&amp;")
 
 
 class Slack(Channel):
@@ -44,9 +44,11 @@ def slack_body(message: Message) -> dict[str, Any]:
 
 
 def _plain(text: str, most: int) -> dict[str, Any]:
-    # Cut before escaping: half of an escape would be shown as it is.
-    shown = text if len(_escaped(text)) <= most else f"{text[: most // _LONGEST_ESCAPE - 1]}…"
-    return {"type": "plain_text", "text": _escaped(shown), "emoji": False}
+    shown = _escaped(text)
+    if len(shown) > most:
+        # Half of an escape would be shown as it is.
+        shown = re.sub(r"&[a-z]*$", "", shown[: most - 1]) + "…"
+    return {"type": "plain_text", "text": shown, "emoji": False}
 
 
 def _escaped(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import json
 import os
 import subprocess
@@ -24,6 +25,7 @@ from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.notifications.message import Message, Metric
 from gpu_pipelines.notifications.posting import post
 from gpu_pipelines.notifications.sending import tell
+from gpu_pipelines.notifications.slack import slack_body
 
 SECRET = "projects/mine/secrets/hook/versions/latest"
 PASSWORD = "open sesame"
@@ -79,6 +81,15 @@ def test_slack_gets_blocks_of_plain_text(hook: Posts) -> None:
     assert "Gates not passed: accuracy&gt;=0.95: accuracy is 0.9123, wanted &gt;= 0.95" in shown
     assert "Reason: training: the source gs://bucket/a&amp;b has changed" in shown
     assert link["text"]["text"] == "<https://console.example.com/runs/1?project=p&amp;x=%3Cy%3E|Open the run>"
+
+
+@pytest.mark.parametrize("filler", ["m", "&"])
+def test_slack_gets_as_much_of_a_long_title_as_it_shows(filler: str) -> None:
+    message = replace(MESSAGE, model=f"{filler * 128}@12")
+    header = slack_body(message)["blocks"][0]["text"]["text"]
+    assert 145 < len(header) <= 150
+    assert header.endswith("…")
+    assert message.title.startswith(html.unescape(header[:-1]))
 
 
 def test_google_chat_gets_a_card(hook: Posts) -> None:
@@ -312,6 +323,7 @@ def test_what_is_wrong_is_said_before_anything_runs(given: str, said: str) -> No
     [
         (MailServer("smtp://user:very-secret@host", "a@b.de"), "mail_server is not an address of the form"),
         (MailServer("http://host", "a@b.de"), "mail_server is not an address of the form"),
+        (MailServer("smtp://host:65536", "a@b.de"), "mail_server is not an address of the form"),
         (MailServer("smtp://user@host", "a@b.de"), "there is no mail_password"),
         (MailServer("smtp://host", "nobody"), "mail_sender is 'nobody'"),
         (MailServer("smtp://user@host", "a@b.de", "very secret"), "mail_password does not refer"),
