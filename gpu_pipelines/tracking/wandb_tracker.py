@@ -19,6 +19,8 @@ _PROJECT = "gpu-pipelines"
 _FORM = re.compile(r"[\w.-]+(/[\w.-]+)?")
 #: The axis of all curves. W&B's own step refuses points earlier than the last one, such as those of another curve.
 _STEP = "step"
+#: What the client adds to each row; a curve of a training script's may begin with an underscore as well.
+_OF_CLIENT = ("_step", "_runtime", "_timestamp", "_wandb")
 _MODE, _KEY, _DIRECTORY = "WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR"
 
 
@@ -114,7 +116,7 @@ class WandbTracker(Tracker):
 def _take(steps: dict[str, int], row: Mapping[str, Any]) -> None:
     if isinstance(row.get(_STEP), (int, float)):
         for name, value in row.items():
-            if name != _STEP and not name.startswith("_") and value is not None:
+            if name not in (_STEP, *_OF_CLIENT) and value is not None:
                 steps[name] = max(steps.get(name, -1), int(row[_STEP]))
 
 

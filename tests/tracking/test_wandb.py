@@ -13,6 +13,7 @@ from wandb.proto.wandb_internal_pb2 import Record
 from gpu_pipelines.tracking.tracker import Point, TrackedRun
 from gpu_pipelines.tracking.trackers import tracker_for
 from gpu_pipelines.tracking.wandb_files import _records, rows_in
+from gpu_pipelines.tracking.wandb_tracker import _take
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +54,12 @@ def test_a_try_that_failed_has_sent_what_the_next_one_does_not_send_again(tmp_pa
         time.sleep(1)  # the client names its files by the second
     tracker.end(True)
     assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 1.0)]}
+
+
+def test_a_curve_may_begin_with_an_underscore() -> None:
+    steps: dict[str, int] = {}
+    _take(steps, {"step": 3, "_step": 0, "_timestamp": 1.0, "_runtime": 2.0, "_loss": 1.0})
+    assert steps == {"_loss": 3}
 
 
 @pytest.mark.slow
