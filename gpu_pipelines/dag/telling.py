@@ -11,6 +11,7 @@ from kfp import dsl
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import dollars_per_hour
+from gpu_pipelines.accelerators.fallback import fallback_of
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 from gpu_pipelines.component_interface.step import CHECKPOINTS_OF_RUN
 from gpu_pipelines.components.notifications.component import send_message
@@ -69,7 +70,7 @@ class Telling:
             "run_name": target.pipeline_job,
             "run_page": recipients.run_page,
             "began": dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
-            "dollars_per_hour": (dollars_per_hour(plan) if plan else None) or 0.0,
+            "dollars_per_hour": price_of(target, plan) or 0.0,
             "outcome_uri": outcome_uri,
         }
 
@@ -93,3 +94,12 @@ class Telling:
             return nullcontext()
         handler: AbstractContextManager[Any] = dsl.ExitHandler(told.set_caching_options(False), name=name)
         return handler
+
+
+def price_of(target: Placement, plan: AcceleratorPlan | None) -> float | None:
+    """The price of the training's machines where they will be; None if it is not known, as for a list of machines."""
+    # A place of another package need not have lists, or a region.
+    asked = fallback_of(getattr(target, "fallbacks", ()), plan)
+    if plan is None or (asked and len(asked.plans) > 1):
+        return None
+    return dollars_per_hour(plan if plan.region else replace(plan, region=getattr(target, "region", None)))

@@ -14,10 +14,14 @@ from command_line import command
 from servers import Posts, webhook
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.accelerators.cost import dollars_per_hour
+from gpu_pipelines.accelerators.fallback import fallback
+from gpu_pipelines.dag.telling import price_of
 from gpu_pipelines.notifications import notes
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.notifications.settings import MessageSettings
 from gpu_pipelines.notifications.step import message_of, run
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
@@ -130,6 +134,14 @@ def test_the_step_succeeds_whatever_becomes_of_the_message(
 def compiled(pipeline: str, *addresses: str, target: type = VertexTarget) -> dict[str, Any]:
     text = target(recipients=Recipients(addresses)).text_of(pipeline, plan("l4:1"))
     return dict(documents_of(text)[0])
+
+
+def test_the_price_is_that_of_the_runs_region_and_of_a_list_there_is_none() -> None:
+    target, l4 = VertexTarget(ProjectSettings(region="us-central1")), plan("l4:1")
+    assert price_of(target, l4) == dollars_per_hour(plan("l4:1", region="us-central1")) != dollars_per_hour(l4)
+    assert price_of(target, plan("l4:1", region="asia-east1")) == dollars_per_hour(plan("l4:1", region="asia-east1"))
+    target.fallbacks = [fallback(["l4:1", "a100:1"])] * 2
+    assert price_of(target, l4) is None
 
 
 def test_a_step_tells_them_whatever_becomes_of_the_others() -> None:

@@ -88,6 +88,7 @@ class VertexTarget:
         parameters: the image of the steps, if the settings have none.
         note: the image of the steps, or where to give one.
         for_check: number of machines that prepare the data.
+        region: of the run, if the settings have one; a plan may name another.
     """
 
     checkpoint_uri: str | None = None
@@ -110,6 +111,7 @@ class VertexTarget:
         self._data = data or DataNodes()
         self.parameters: Mapping[str, Parameter] = {} if self._settings.image else {IMAGE_PARAMETER: _IMAGE}
         self.note: str = note_of_image(self._settings)
+        self.region = self._settings.region
         self.for_check: Mapping[str, Any] = {"place": "vertex", "data_nodes": self._data.nodes}
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
