@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
-from gpu_pipelines.errors import NotFoundError, UserError
-from gpu_pipelines.targets.cron import next_times, parse_cron
+from gpu_pipelines.errors import NotFoundError
 
 _ID = re.compile(r"[a-z0-9-]{1,128}")
 ACTIONS = ("pause", "resume")
@@ -46,23 +43,12 @@ def schedules_of(client: EmulatorClient) -> list[Schedule]:
             each.get("displayName", ""),
             each.get("cron", ""),
             str(each.get("state", "")).lower(),
-            _next_run(each) if each.get("state") == "ACTIVE" else "",
+            str(each.get("nextRunTime", "")),
             int(each.get("startedRunCount", 0)),
             str(each.get("lastScheduledRunResponse", {}).get("runResponse", "")).rpartition("/")[2],
         )
         for each in client.every(f"v1/{client.parent}/schedules", "schedules")
     ]
-
-
-def _next_run(schedule: Mapping[str, Any]) -> str:
-    """The time of a schedule's next run, from the service, else computed with the clock of this machine."""
-    if said := str(schedule.get("nextRunTime", "")):
-        return said
-    try:
-        times = next_times(parse_cron(schedule.get("cron", "")), None, None, 1)
-    except UserError:
-        return ""
-    return times[0].isoformat() if times else ""
 
 
 def turn(client: EmulatorClient, schedule: str, action: str) -> None:

@@ -317,6 +317,8 @@ def test_the_last_run_of_a_schedule_may_be_at_its_end(
 ) -> None:
     hand = Hand(vertex_api, tmp_path, monkeypatch, endTime="2098-01-01T02:00:00Z")
     assert [hand.runs_by(hour) for hour in (1.5, 2.01, 4)] == [1, 2, 2]
+    last = hand.schedules.one(hand.name).last_scheduled_run_response
+    assert (last.scheduled_run_time, last.run_response) == (hand.at(2), list(hand.jobs.jobs)[-1])
     assert hand.schedules.one(hand.name).state.name == "COMPLETED"
 
 

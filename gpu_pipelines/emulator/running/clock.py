@@ -73,12 +73,14 @@ class Clock:
         full = self._is_full(schedule)
         if full and (schedule.allow_queueing or late):  # it stays due
             return
+        due = schedule.next_run_time
         self._schedules.plan(schedule, late)
         if full:
             return
         request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
         request.pipeline_job.schedule_name = schedule.name
-        self._jobs.create(request)
+        job = self._jobs.create(request)
+        schedule.last_scheduled_run_response = {"scheduled_run_time": due, "run_response": job.name}
         schedule.started_run_count += 1
         if self._is_over(schedule):
             schedule.state = STATES.COMPLETED
