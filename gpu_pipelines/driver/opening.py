@@ -76,7 +76,8 @@ def target_and_others(
     """
     from gpu_pipelines.targets.target import target_named
 
-    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can, command).Options, command)}
+    fields = fields_of_command(target_named(target, can, command).Options, command)
+    own = {name: (declaration, hint) for name, declaration, hint, _ in fields}
     others = {name: value for name, value in given.items() if name not in own}
     # Not a parameter of a pipeline: it is the function's own.
     if others.pop("accelerator", None):
@@ -117,7 +118,7 @@ def options_given(options: type[Options], command: str, given: Mapping[str, Any]
     Raises:
         UserError: lists unknown options, or values of wrong types.
     """
-    own = {name: hint for name, _, hint, _ in fields_of_command(options, command)}
+    own = {name: (declaration, hint) for name, declaration, hint, _ in fields_of_command(options, command)}
     if unknown := [f"There is no option {name[:80]!r}. {nearest(name, own)}" for name in given if name not in own]:
         raise UserError.of_all(unknown)
     return options(**as_declared(given, own))
@@ -153,24 +154,24 @@ def arguments_of(words: Sequence[Any]) -> list[str]:
     return words_of("arguments", words) if isinstance(words, str) else [str(each) for each in words]
 
 
-def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+def as_declared(given: Mapping[str, Any], options: Mapping[str, tuple[Option, Any]]) -> dict[str, Any]:
     """Given values in the types of the options, without those that are None or not options.
 
     Args:
         given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`, one text for a list
             of it, and a list of texts for a text with commas.
-        hints: the types of the options.
+        options: the declarations and the types of the options.
 
     Raises:
-        UserError: lists the values of wrong types.
+        UserError: lists the values of wrong types, and those that are too small.
     """
     from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, joined, plain, typed
 
     values, problems = {}, []
     for name, value in given.items():
-        if name not in hints or value is None:
+        if name not in options or value is None:
             continue
-        hint = hints[name]
+        declaration, hint = options[name]
         is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
         kind, *others = (each for each in (typing.get_args(hint) if is_union else (hint,)) if each is not type(None))
         kind = list if kind == list[str] else kind
@@ -186,6 +187,8 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
         except ValueError:
             problems.append(f"{name} takes {CALLED[str(wanted)]}; got {str(value)[:80]!r}.")
             continue
+        if declaration.minimum is not None and found < declaration.minimum:
+            problems.append(f"{name} is {found}; the least is {declaration.minimum:g}.")
         values[name] = Path(found) if kind is Path else found
     if problems:
         raise UserError.of_all(problems)

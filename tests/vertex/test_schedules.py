@@ -90,6 +90,7 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
         ({"a": "many"}, "a takes a whole number"),
         ({"nodes": 2}, "nodes"),
         ({"end": "2001-01-01"}, "ever run"),
+        ({"max_runs": 0}, "max_runs is 0; the least is 1."),
     ):
         with pytest.raises(UserError, match=said):
             gpu_pipelines.schedule("sum/stable", "other", "0 3 * * *", **wrong)
