@@ -187,6 +187,11 @@ def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: Verte
         assert (done.status, made.state.name) == (0, state), done.err
         assert ("next_run_time" in made) == (state == "ACTIVE")
     assert made.catch_up
+    command(vertex_api, tmp_path, "schedule", "pause", "nightly")
+    command(vertex_api, tmp_path, "schedule", "resume", "nightly")
+    assert command(vertex_api, tmp_path, "schedule", "resume", "nightly").status == 0
+    late = command(vertex_api, tmp_path, "schedule", "resume", "nightly", "--catch-up")
+    assert (late.status, "The schedule is ACTIVE, not PAUSED." in late.err) == (2, True)
     assert command(vertex_api, tmp_path, "schedule", "delete", made.name).status == 0
     assert [schedule.display_name for schedule in schedules(vertex_api)] == ["weekly"]
     done = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
