@@ -45,6 +45,7 @@ def tell(
         Those of `notify` that were told.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    notify = list(dict.fromkeys(notify))
     if not notify or not (message.is_eventful or about_nothing_new):
         return []
     ends: dict[int, str] = {}
