@@ -76,6 +76,8 @@ class VertexSchedules(Schedules):
     def submission(self, wanted: Wanted) -> Submission:
         """A schedule as in the REST API, or the fields to change."""
         timing, found, job = wanted.timing, wanted.found, None
+        if wanted.name and wanted.name.isdecimal():
+            raise UserError(f"The name {wanted.name} would be read as an id.", "Give a --name that is not a number.")
         if wanted.compiled and wanted.values:
             job = self._changed(found, wanted.compiled, wanted.values) if found else self._new(wanted)
         queue = self._options.queue if found else bool(self._options.queue)
