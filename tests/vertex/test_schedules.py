@@ -408,6 +408,7 @@ def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
         ([*DAILY, "--max-runs", str(2**63)], "--max-runs is 9,223,372,036,854,775,808; the most is"),
         ([*DAILY, "--max-concurrent", str(2**63)], "--max-concurrent is 9,223,372,036,854,775,808; the most is"),
         ([*DAILY, "--name", " "], "The name of the schedule is empty."),
+        ([*DAILY, "--name", "n" * 129], "The display name can be up to 128 characters long."),
         ([*DAILY, "--name", "2027"], "The name 2027 would be read as an id."),
         ([*DAILY, "-p", "b=1"], "There is no parameter 'b'"),
         ([*DAILY, "-p", "a=x"], "a takes a whole number"),

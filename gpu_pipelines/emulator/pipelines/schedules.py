@@ -139,6 +139,8 @@ class Schedules(Resources):
     def _check(self, schedule: Any, parent: str) -> None:
         if not schedule.display_name:
             raise ApiError(400, "Display name is required.")
+        if len(schedule.display_name) > 128:
+            raise ApiError(400, "The display name can be up to 128 characters long.")
         check_cron(schedule.cron)
         if schedule.max_concurrent_run_count < 1:
             raise ApiError(400, "max_concurrent_run_count must be positive.")
