@@ -126,8 +126,8 @@ def check_for_new_data(settings: WatchSettings, look: Look | None = None) -> Dec
         look: looks for drift; needed unless `retrain_on` is `new_data`.
 
     Raises:
-        UserError: a value is wrong, source or registry cannot be read, or a champion that is to be trained on, or whose
-            tokenizer is to be taken, is damaged.
+        UserError: a value is wrong, source or registry cannot be read, the record of the champion cannot be read, or a
+            champion that is to be trained on, or whose tokenizer is to be taken, is damaged.
     """
     if problems := [*registry_problems(settings.registry, settings.model_name), *settings.problems()]:
         raise UserError.of_all(problems)
@@ -158,6 +158,8 @@ def _decided(
         return False, f"{NOTHING_NEW}{source} is as it was for version {same[-1].number} of {name}{kind}"
     if champion is None:
         return True, f"training: there was no champion of {name}"
+    if champion.unread:  # how old it is, and what it was trained on, is not known
+        champion.require_undamaged()
     version = f"version {champion.number} of {name}"
     # The clock of who registered it may be ahead of this one.
     age = max(datetime.now(timezone.utc) - datetime.fromisoformat(champion.info["created"]), timedelta())

@@ -130,6 +130,13 @@ def test_a_damaged_champion_is_not_trained_on(tmp_path: Path, source: Path) -> N
     assert check(tmp_path, source).retrain, "another model is trained all the same"
 
 
+def test_a_champion_whose_record_is_damaged_is_named(tmp_path: Path, source: Path) -> None:
+    register(tmp_path, "of other data")
+    (tmp_path / "registry/reviews/versions/1/version.json").write_text("{")
+    with pytest.raises(UserError, match=r"Version 1 of 'reviews' in .* is damaged: version.json cannot be read"):
+        check(tmp_path, source)
+
+
 def test_a_sample_never_changes(tmp_path: Path) -> None:
     assert source_fingerprint("sample:digits") == source_fingerprint("sample:digits")
     assert source_fingerprint("sample:digits") != source_fingerprint("sample:docstrings")
