@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
 
+from gpu_pipelines.accelerators.spent import dollars
 from gpu_pipelines.notifications.message import Message, metrics_from
 from gpu_pipelines.notifications.notes import EVALUATED, LOOKED, TRAINED, UPLOADED, left
 from gpu_pipelines.notifications.sending import tell
@@ -90,11 +91,13 @@ def _cost(settings: MessageSettings, notes: Mapping[str, Mapping[str, Any]], *, 
     if not price:
         return ""
     if seconds := notes.get(TRAINED, {}).get("seconds"):
-        return f"about ${price * seconds / 3600:,.2f}, {seconds / 3600:.2f} h of training at ${price:,.2f} an hour"
+        return f"about {dollars(price * seconds / 3600)}, {seconds / 3600:.2f} h of training at ${price:,.2f} an hour"
     hours = _hours_since(settings.began)
     if hours is None or not has_failed:
         return f"not known; the training's machines cost about ${price:,.2f} an hour"
-    return f"at most about ${price * hours:,.2f}: {hours:.2f} h since the run began, ${price:,.2f} an hour of training"
+    return (
+        f"at most about {dollars(price * hours)}: {hours:.2f} h since the run began, ${price:,.2f} an hour of training"
+    )
 
 
 def _hours_since(began: str) -> float | None:

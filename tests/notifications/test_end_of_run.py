@@ -66,6 +66,10 @@ def test_a_run_that_trained_says_what_came_of_it() -> None:
     ]
     assert list(message.gates) == EVALUATED["gates_not_passed"]
     assert message.cost == "about $12.30, 1.50 h of training at $8.20 an hour"
+    short = message_of(
+        settings(), Status("SUCCEEDED"), {**ALL, notes.TRAINED: {"seconds": 2.0}}, "scheduled_retraining"
+    )
+    assert short.cost == "about $0.0046, 0.00 h of training at $8.20 an hour"
     page = "https://console.cloud.google.com/vertex-ai/locations/us-central1/pipelines/runs/scheduled-retraining-1?project=123"
     assert (message.link, message.run) == (page, "scheduled-retraining-1")
 
