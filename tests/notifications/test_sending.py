@@ -195,6 +195,8 @@ def test_what_passes_is_tried_again_and_what_does_not_is_not(hook: Posts) -> Non
     assert len(hook.bodies) == 1
     hook.answers[:] = [(302, {"Location": "http://127.0.0.1:9/"})]
     assert "status 302" in told(MESSAGE, "webhook:HOOK")[1][0], "nobody is led elsewhere"
+    hook.answers[:] = [(301, {})]
+    assert "status 301" in told(MESSAGE, "webhook:HOOK")[1][0]
 
 
 def test_a_mail_server_that_is_busy_is_asked_again(tmp_path: Path) -> None:
@@ -245,14 +247,16 @@ def test_no_secret_is_in_what_is_said(hook: Posts, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CLEAR", "http://hooks.example.com/services/very-secret-token")
     monkeypatch.setenv("NO_ADDRESS", "very-secret-token")
     monkeypatch.setenv("NO_HOST", "http://[very-secret-token/x")
+    monkeypatch.setenv("NO_PORT", "https://127.0.0.1:65536/very-secret-token")
     hook.answers += [(400, {})]
-    names = ("HOOK", "CLEAR", "NO_ADDRESS", "NO_HOST", "MISSING")
+    names = ("HOOK", "CLEAR", "NO_ADDRESS", "NO_HOST", "MISSING", "NO_PORT")
     reached, said = told(MESSAGE, *(f"slack:{name}" for name in names), whole=1.0)
     assert reached == []
-    assert len(said) == 5
+    assert len(said) == 6
     assert not any("very-secret" in line or "T0000" in line for line in said), said
     assert "has to be encrypted" in said[1]
     assert "no variable MISSING" in said[4]
+    assert "the secret is not an address such as" in said[5]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +265,7 @@ def test_no_secret_is_in_what_is_said(hook: Posts, monkeypatch: pytest.MonkeyPat
         "no such hook: /h?key=short&token=very-secret-token",
         "no such hook: /h?token=very secret token",
         f"{'x' * 70}very-secret-token",
-        "no such token",
+        "no\x1b such token",
     ],
 )
 def test_an_answer_is_repeated_only_without_the_secret(answer: str) -> None:
@@ -274,7 +278,7 @@ def test_an_answer_is_repeated_only_without_the_secret(answer: str) -> None:
     token = quote("very secret token") if " secret " in answer else "very-secret-token"
     with answering(server_of(Echoes)) as address, pytest.raises(NotSentError) as raised:
         post(f"{address}/h?key=short&token={token}", {}, 5.0)
-    shown = ": no such token" if answer == "no such token" else ""
+    shown = ": no such token" if answer == "no\x1b such token" else ""
     assert str(raised.value) == f"127.0.0.1 answered with status 404{shown}"
 
 
