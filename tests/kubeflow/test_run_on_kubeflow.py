@@ -551,6 +551,7 @@ def test_what_kfps_client_has_uploaded_is_scheduled_if_its_image_is_one(
     ("unix", "with_seconds"),
     [
         ("0 3 * * *", "0 0 3 * * *"),
+        ("0 3 * * 7/2", "0 0 3 * * 0"),
         ("*/15 0-6 1,15 * 7", "0 */15 0-6 1,15 * 0"),
         ("0 0 * * 0-7/2", "0 0 0 * * 0,2,4,6"),
         ("0 0 * * 1-5", "0 0 0 * * 1-5"),

@@ -301,7 +301,7 @@ def _weekday(part: str) -> str:
         return part
     first, dash, last = days.partition("-")
     # A single day with a step continues to the end of the week.
-    end = int(last) if dash else (6 if slash else int(first))
+    end = int(last) if dash else max(6 if slash else 0, int(first))
     if max(int(first), end) < 7:
         return part
     return ",".join(dict.fromkeys(str(day % 7) for day in range(int(first), end + 1, int(step or 1))))
