@@ -46,7 +46,7 @@ class _Look:
 
     def __init__(self, settings: WatchSettings, report: Any, metrics: Any) -> None:
         self._settings, self._report, self._metrics = settings, report, metrics
-        self._is_done = False
+        self._why_not = _NOBODY_ASKED  # empty once it was checked
 
     def __call__(self, champion: RegisteredVersion) -> tuple[bool | None, str]:
         # Runs that do not ask for drift do not import torch.
@@ -58,7 +58,8 @@ class _Look:
         asked = self._settings
         model = registered_model(asked.registry, champion.name, str(champion.number))
         if not (model.directory / PROFILE).is_file():
-            return None, f"drift cannot be checked: {model.title} has no {PROFILE}"
+            self._why_not = f"drift cannot be checked: {model.title} has no {PROFILE}"
+            return None, self._why_not
         found = check_for_drift(
             DriftSettings(
                 source=asked.drift_source,
@@ -70,13 +71,13 @@ class _Look:
             model,
         )
         leave(found, self._report, self._metrics)
-        self._is_done = True
+        self._why_not = ""
         return found.has_drift, found.reason
 
     def finish(self) -> None:
         """Leaves a page that says why there is no result, and no figures, if drift was not checked."""
-        if self._is_done:
+        if not self._why_not:
             return
-        page = render(Path(__file__).with_name("nothing.html"), why=_NOBODY_ASKED)
+        page = render(Path(__file__).with_name("nothing.html"), why=self._why_not)
         write_page(Path(self._report.path), "Drift", page)
         log_metrics(self._metrics, {})

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,8 @@ from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.cli.models import _print_findings
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.drift import live_rows
+from gpu_pipelines.data.watch import WatchSettings
+from gpu_pipelines.drift import live_rows, retraining_step
 from gpu_pipelines.drift.check import DriftCheck, check_for_drift
 from gpu_pipelines.drift.live_rows import Live, LiveRows, _take_sample
 from gpu_pipelines.drift.report import write_report
@@ -36,6 +38,8 @@ from gpu_pipelines.profiles.making import keep_profile, profile_of
 from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.profiles.values import Categories, Numbers, Values
 from gpu_pipelines.profiles.watched import Watched
+from gpu_pipelines.registry import DirectoryRegistry
+from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.tasks.regression.task import RegressionTask, without_number
 
 if TYPE_CHECKING:
@@ -469,3 +473,18 @@ def test_a_task_of_ones_own_says_what_is_watched(numbers: Champion, monkeypatch:
     found = profile_of(numbers.model, numbers.dataset)
     assert isinstance(found.inputs["half"], Categories)
     assert isinstance(found.inputs["normal"], Numbers)
+
+
+def test_the_report_of_a_retraining_says_that_the_champion_has_no_profile(tmp_path: Path) -> None:
+    source, model = tmp_path / "rows.csv", tmp_path / "model"
+    source.write_text("a,label\n1,2\n")
+    model.mkdir()
+    (model / "weights").write_bytes(b"1")
+    DirectoryRegistry(tmp_path / "registry").add("rows", model, {}, Promotion(True, None))
+    settings = WatchSettings(
+        source=str(source), registry=str(tmp_path / "registry"), retrain_on="either", drift_source=str(source)
+    )
+    report, drift = (SimpleNamespace(path=str(tmp_path / name), metadata={}) for name in ("report.html", "drift"))
+    retrain, reason, *_ = retraining_step.run(settings, drift_report=report, drift=drift, advanced={})
+    why = f"drift cannot be checked: rows version 1 has no {PROFILE}"
+    assert (retrain, why in reason, why in (tmp_path / "report.html").read_text()) == (True, True, True)
