@@ -250,7 +250,8 @@ def label_config(labels: list[str]) -> dict[str, Any]:
 
 def labels_of(config: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names, in order."""
-    return [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
+    # transformers writes the names as a script gives them, which may be numbers.
+    return [str(config["id2label"][str(index)]) for index in range(len(config["id2label"]))]
 
 
 def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
@@ -277,6 +278,10 @@ def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
         )
     if "id2label" not in config:
         raise UserError(f"The config.json of {directory} does not name its classes (id2label).", remedy)
+    named = config["id2label"]
+    if lost := [number for number in range(len(named)) if str(number) not in named]:
+        problem = f"The config.json of {directory} names {len(named)} classes (id2label), and none has the number"
+        raise UserError(f"{problem} {lost[0]}.", remedy)
     labels = labels_of(config)
     if not set(labels) & set(wanted):
         raise UserError(

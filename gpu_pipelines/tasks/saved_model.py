@@ -48,7 +48,12 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
         raise UserError(f"The model in {directory} has no {' and no '.join(lost)}.")
     try:
         model, info = auto_class.from_pretrained(
-            directory, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=torch.float32
+            directory,
+            local_files_only=True,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # they are told as others that do not fit
+            output_loading_info=True,
+            dtype=torch.float32,
         )
     except SafetensorError as error:
         raise UserError(f"The weights of the model in {directory} cannot be read: {first_line(error)}.") from None

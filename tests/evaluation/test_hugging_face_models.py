@@ -25,6 +25,7 @@ from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models.hugging_face import damaged_file, open_model, why_none
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.model_places import base_of_adapters
+from gpu_pipelines.tasks.pretrained import labels_for
 
 LABELS = ["bad", "good", "ugly"]
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -416,6 +417,12 @@ def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: P
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "x", "1": "y", "2": "z"}}))
     assert "knows none of the classes of this dataset" in refused(model)
+    counted_from_1 = {"1": "bad", "2": "good", "3": "ugly"}
+    (model / "config.json").write_text(json.dumps({**config, "id2label": counted_from_1}))
+    assert "names 3 classes (id2label), and none has the number 0" in (said := refused(model))
+    assert "id2label=dict(enumerate(labels))" in said
+    (model / "config.json").write_text(json.dumps({**config, "id2label": {"0": "bad", "1": "good"}}))
+    assert "does not fit its config.json: classifier.bias, classifier.weight" in refused(model)
     (model / "config.json").write_text(json.dumps(config))
     weights = load_file(model / "model.safetensors")
     weights.pop("classifier.bias")
@@ -446,6 +453,12 @@ def test_of_what_cannot_be_scored_it_is_said_why(left: tuple[str, ...], said: st
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("{}")
     assert said in why_none(tmp_path)
+
+
+def test_classes_that_a_script_has_named_by_numbers_are_those_of_the_dataset(tmp_path: Path) -> None:
+    config = transformers.BertConfig(id2label={0: 1, 1: 0})  # transformers writes them as they are given
+    config.save_pretrained(tmp_path)
+    assert labels_for(tmp_path, ["0", "1"]) == ["1", "0"]
 
 
 def test_a_task_without_models_of_transformers_needs_a_function(trained: Path, tmp_path: Path) -> None:
