@@ -211,6 +211,13 @@ class Recipe(ABC):
         """
         return self, model
 
+    def complete(self, directory: Path) -> None:  # noqa: B027 (few models lack something)
+        """Adds to the files of a model that was taken over what they do not say of its inputs.
+
+        Args:
+            directory: a copy of the model.
+        """
+
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.
 

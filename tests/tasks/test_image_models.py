@@ -337,6 +337,25 @@ def test_a_model_of_colours_takes_grey_images_as_transformers_gives_them_to_it(t
     np.testing.assert_allclose(as_served(tmp_path / "out", pictures(columns)), found, atol=1e-5)
 
 
+@pytest.mark.parametrize(("mode", "channels"), [("RGB", 3), ("L", 1), ("L", 3)])
+def test_a_model_of_a_script_without_a_preprocessor_is_exported_with_that_of_its_rows(
+    tmp_path: Path, mode: str, channels: int
+) -> None:
+    torch.manual_seed(0)
+    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
+    config = ViTConfig(image_size=SIZE, patch_size=4, num_channels=channels, **SMALL, **names)
+    model = ViTForImageClassification(config).eval()
+    model.classifier.weight.data *= 20
+    model.save_pretrained(tmp_path)
+    recipe, _ = recipe_for(mode).taking_over(tmp_path, model)
+    columns = rows(mode)
+    wanted = probabilities(recipe, model, columns)
+    recipe.complete(tmp_path)
+    np.testing.assert_allclose(as_served(tmp_path, pictures(columns)), wanted, atol=1e-5)
+    if channels == 3:  # transformers gives three to any model
+        np.testing.assert_allclose(as_transformers_predicts(tmp_path, pictures(columns)), wanted, atol=1e-5)
+
+
 def test_a_model_of_grey_images_as_earlier_versions_wrote_it_is_served_and_compared(tmp_path: Path) -> None:
     recipe, columns = recipe_for("L"), rows("L")
     model = recipe.build_model("vit-micro").eval()

@@ -22,6 +22,7 @@ from PIL import Image
 from pyarrow import parquet
 from safetensors.torch import load_file, save_file
 from sklearn import metrics as sklearn_metrics
+from transformers import ViTConfig, ViTForImageClassification
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
@@ -45,7 +46,7 @@ from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.multi_label_classification import scoring
 from gpu_pipelines.tasks.multi_label_classification.labels import classes_of_row
-from gpu_pipelines.tasks.multi_label_classification.recipe import MultiLabelClassification
+from gpu_pipelines.tasks.multi_label_classification.recipe import MultiLabelClassification, is_of_images
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores, MultiLabelScoring
 from gpu_pipelines.tasks.tasks import TASKS
 
@@ -392,6 +393,12 @@ def test_a_model_of_another_program_is_kept_with_its_own_classes(animals: Datase
     predictor = load_predictor(tmp_path / "theirs", ServerSettings(), 1)
     rows = [predictor.read(each, predictor.checked({})).row() for each in kept.instances]
     assert differences(kept, predictor.predict(rows)) == []
+
+
+def test_a_model_of_a_script_that_does_not_say_how_images_are_prepared_is_one_of_images(tmp_path: Path) -> None:
+    config = ViTConfig(image_size=16, patch_size=4, num_hidden_layers=1, id2label=dict(enumerate(ANIMALS)))
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    assert is_of_images(tmp_path)
 
 
 @pytest.mark.parametrize(

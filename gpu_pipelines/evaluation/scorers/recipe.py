@@ -239,6 +239,7 @@ class RecipeScorer:
         """Writes a model from `path` as it is exported; with adapters, it is none of the training any more."""
         if not self._trained and not holds_adapters(path):
             copy_model(path, directory, self._dataset)
+            loaded.recipe.complete(directory)
             return
         if self._configuration["settings"].get("lora_rank"):
             from gpu_pipelines.tasks.adapters import merge_adapters

@@ -212,9 +212,7 @@ class ImageClassification(Recipe):
         if weights is not None:
             config.num_channels = 1
         if self.is_grey and channels == len(LUMA):
-            scaling = {"image_mean": self._scaling.mean, "image_std": self._scaling.deviation}
-            of_each = {name: [*values, *values, *values][: len(LUMA)] for name, values in scaling.items()}
-            said = {**said, **of_each, "do_convert_rgb": True, COLOR_MODE: "L"}
+            said = self._said_of_grey()
         if weights is not None:
             said[LEARNED_CHANNELS] = 1
         if said.get(FLIPPED):
@@ -224,7 +222,23 @@ class ImageClassification(Recipe):
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
         said = {**self.preprocessing, **_scaling_in(exported_preprocessor(directory))}
         shape = shape_of_images(directory, model, self.image_shape)
-        return ImageClassification(self.labels, said, shape), model
+        taken = ImageClassification(self.labels, said, shape)
+        taken._of_rows = self._of_rows
+        return taken, model
+
+    def complete(self, directory: Path) -> None:
+        """Says how images are prepared, where the model does not and was given the rows of the dataset as they are."""
+        rows, path = self._of_rows[0], directory / PREPROCESSOR
+        if path.is_file() or rows[1:] != self.image_shape[1:] or rows[0] > self.image_shape[0]:
+            return
+        said = self._said_of_grey() if rows[0] < self.image_shape[0] else self.preprocessing
+        path.write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+
+    def _said_of_grey(self) -> dict[str, Any]:
+        """The preprocessor of a model that is given grey images in three channels."""
+        scaling = {"image_mean": self._scaling.mean, "image_std": self._scaling.deviation}
+        of_each = {name: [*values, *values, *values][: len(LUMA)] for name, values in scaling.items()}
+        return {**self.preprocessing, **of_each, "do_convert_rgb": True, COLOR_MODE: "L"}
 
     def _take_over(self, name: str, model: Any, said: dict[str, Any]) -> None:
         """Takes images from now on as a pretrained model was given them.

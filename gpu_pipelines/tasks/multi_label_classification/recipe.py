@@ -13,7 +13,7 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import CLASSES, Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
+from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.inner_recipe import OuterRecipe, inner_recipe, inputs_in
 from gpu_pipelines.tasks.multi_label_classification.task import PROBLEM
 from gpu_pipelines.tasks.pretrained import labels_for
@@ -106,6 +106,9 @@ class MultiLabelClassification(OuterRecipe):
         inner, taken = self.inner.taking_over(directory, model)
         return MultiLabelClassification(labels_for(directory, self.classes), inner), taken
 
+    def complete(self, directory: Path) -> None:
+        self.inner.complete(directory)
+
     def _logits(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         if "pixel_values" not in batch:
             return encoder_logits(model, batch)
@@ -115,4 +118,5 @@ class MultiLabelClassification(OuterRecipe):
 
 def is_of_images(directory: Path) -> bool:
     """Whether an exported model takes images; else it takes texts."""
-    return (directory / PREPROCESSOR).is_file()
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    return str((config.get("architectures") or [""])[0]).endswith(ImageClassificationTask.architectures)
