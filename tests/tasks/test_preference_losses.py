@@ -203,6 +203,18 @@ def test_a_loss_in_chunks_has_the_same_gradients(
         torch.testing.assert_close(of_chunks[name], gradient, rtol=1e-4, atol=1e-6 * largest)
 
 
+@pytest.mark.parametrize("sums", [(0.0, -9.0), (-9.0, 0.0), (0.0, 0.0)])
+def test_a_completion_that_is_certain_has_finite_odds_and_gradients(sums: tuple[float, float]) -> None:
+    """As of a short answer that is learned by heart: its probability is 1 in fp32."""
+    told = torch.tensor([sums], requires_grad=True)
+    said = Said(told, torch.zeros(1, 2), torch.tensor([[2, 3]]), torch.tensor([0.1]))
+    loss = pair_losses(said, "orpo", BETA).sum()
+    loss.backward()
+    assert loss.isfinite()
+    assert told.grad is not None
+    assert told.grad.isfinite().all()
+
+
 def test_the_losses_are_those_of_the_papers() -> None:
     """By numbers that are easily followed: log ratios of 2 and -1, of 4 and 2 tokens."""
     said = Said(

@@ -66,6 +66,8 @@ def pair_losses(said: Said, loss: str, beta: float, smoothing: float = 0.0) -> t
 
 def log_odds_ratio(means: torch.Tensor) -> torch.Tensor:
     """The logarithm of the ratio of the odds of chosen and rejected completions (rows,); see ORPO, equation 4."""
+    # The odds of a probability that is 1 in fp32 are not finite, and its gradient is no number.
+    means = means.clamp(max=-torch.finfo(means.dtype).eps)
     odds = means - torch.log(-torch.expm1(means))
     return odds[:, 0] - odds[:, 1]
 
