@@ -128,13 +128,20 @@ def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
     for name in ("step_8", "step_16"):
         (folder / name).mkdir()
         shutil.copy(trained / "checkpoint-500/model.safetensors", folder / name)
+    # As an own loop may keep its state in a folder with the settings.
+    (folder / "checkpoint-250").mkdir()
+    shutil.copy(trained / "checkpoint-500/config.json", folder / "checkpoint-250")
+    (folder / "checkpoint-250/best.pt").write_bytes(b"a pickle")
     evaluation = evaluate(texts, folder, tmp_path)
     assert [(scored["name"], scored["step"]) for scored in evaluation.checkpoints] == [
         ("step_500", 500),
         ("checkpoint-1000", 1000),
         ("model", 1000),
     ]
-    assert "passing over step_16, step_8: model.safetensors has no config.json beside it: " in capsys.readouterr().out
+    assert "passing over step_16, step_8: model.safetensors has no config.json beside it: " in (
+        said := capsys.readouterr().out
+    )
+    assert "passing over checkpoint-250: model.safetensors is damaged or missing" in said
     first, last, saved = (scored["val"] for scored in evaluation.checkpoints)
     assert last == saved != first
 
@@ -153,11 +160,11 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
         (tmp_path / "trained/checkpoint-1500" / name).unlink()
     assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "then").checkpoints] == [500]
     assert "passing over checkpoint-1500: model.safetensors is damaged or missing" in capsys.readouterr().out
-    shutil.copytree(trained / "checkpoint-500", tmp_path / "trained/checkpoint-2000")
-    config = tmp_path / "trained/checkpoint-2000/config.json"
+    shutil.copytree(trained / "checkpoint-500", tmp_path / "trained/checkpoint-250")
+    config = tmp_path / "trained/checkpoint-250/config.json"
     config.write_bytes(config.read_bytes()[:-100])
     assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "last").checkpoints] == [500]
-    assert "passing over checkpoint-2000: config.json is damaged" in capsys.readouterr().out
+    assert "passing over checkpoint-250: config.json is damaged" in capsys.readouterr().out
     (tmp_path / "trained/checkpoint-500/model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="has no model whose weights are whole"):
         evaluate(texts, tmp_path / "trained", tmp_path, "again")

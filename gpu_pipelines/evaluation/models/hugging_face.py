@@ -42,20 +42,24 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
     Beside its checkpoints, the Trainer of transformers saves the last or the best model once more (`save_model`).
 
     Raises:
-        UserError: a model has its weights only in pickles.
+        UserError: all models have their weights only in pickles.
     """
     found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
     if is_model(directory):
         found = [(path, number) for path, number in found if CHECKPOINT_NAME.fullmatch(path.name)]
         found.append((directory, max((number for _, number in found), default=0)))
-    for path, _ in found:
-        # A program that was killed before it wrote weights has left neither.
-        if not any(path.glob("*.safetensors")) and (any(path.glob("*.bin")) or any(path.glob("*.pt"))):
-            raise UserError(
-                f"The model in {path} has no safetensors files.",
-                "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not read. Save the "
-                "model by its save_pretrained, which writes safetensors.",
-            )
+    # A program that was killed before it wrote weights has left neither.
+    pickled = [
+        path
+        for path, _ in found
+        if not any(path.glob("*.safetensors")) and (any(path.glob("*.bin")) or any(path.glob("*.pt")))
+    ]
+    if pickled and len(pickled) == len(found):
+        raise UserError(
+            f"The model in {pickled[0]} has no safetensors files.",
+            "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not read. Save the model "
+            "by its save_pretrained, which writes safetensors.",
+        )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
 
 
