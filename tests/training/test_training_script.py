@@ -252,6 +252,13 @@ def test_where_tensorboard_alone_has_a_log_it_is_reported(tmp_path: Path) -> Non
     assert read_metrics(metrics) == [{"step": 2, "train_loss": 0.5}]
 
 
+def test_a_log_of_another_program_by_the_same_name_is_no_failure(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_bytes(b"step,loss,caf\xe9\nnan,1,0\n2,0.5,0\n")
+    (tmp_path / "trainer_state.json").write_text('{"log_history": [null, "x"]}')
+    add_logged(tmp_path, tmp_path / "metrics.jsonl")
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["loss"] == 0.5
+
+
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
     summary = run(tmp_path, "print('done')\n")
     assert not {"steps", "checkpoints"} & summary.figures().keys()

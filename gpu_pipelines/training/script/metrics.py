@@ -81,14 +81,14 @@ def _of_trainer(folder: Path) -> Iterator[dict[str, float]]:
     for path in states[-1:]:
         try:
             history = json.loads(path.read_text(encoding="utf-8"))["log_history"]
+            yield from _curves(entry for entry in history if isinstance(entry, dict))
         except (ValueError, KeyError, TypeError):  # a killed program has left a part of it
             continue
-        yield from _curves(history)
 
 
 def _of_lightning(folder: Path) -> Iterator[dict[str, float]]:
     for path in _oldest_first(folder.rglob(_OF_LIGHTNING)):
-        with path.open(encoding="utf-8", newline="") as file:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
             yield from _curves(csv.DictReader(file))
 
 
@@ -107,5 +107,5 @@ def _curves(entries: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, float]]:
                 continue
             if not name.endswith(_NO_CURVES):
                 found[name] = number
-        if len(found) > 1 and "step" in found:
+        if len(found) > 1 and math.isfinite(found.get("step", math.nan)):
             yield {**found, "step": int(found["step"])}
