@@ -20,7 +20,7 @@ from gpu_pipelines.data.images.named_images import NamedImages
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, source_columns
+from gpu_pipelines.data.sources.rows import SAME_COLUMNS, rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.text.sources import (
     MALFORMED_MESSAGES,
@@ -43,7 +43,6 @@ MOST_ROWS, MOST_BYTES = 1024, 64 << 20
 _ROW = 200
 #: A column of images in base64, as the server reads them.
 _BASE64 = "b64"
-_REMEDY = "All files of a source need the same columns."
 NO_KEY, NO_TEXT, NO_IMAGE, NO_NUMBERS = "no key", "no text", "no image", "no numbers"
 NOT_READ = "file cannot be read"
 
@@ -148,7 +147,7 @@ class RowSource:
             return
         others = BESIDE[INSTRUCTED] if self._are_instructions else BESIDE_CHATS if self._inputs.chats else ()
         needed = [name for name in self.columns if name not in others]
-        for file, (where, row) in rows_of(self.files, needed, _REMEDY, meter, others):
+        for file, (where, row) in rows_of(self.files, needed, SAME_COLUMNS, meter, others):
             yield self._row(file, where, row)
 
     def _row(self, file: SourceFile, where: str, row: dict[str, Any] | Problem) -> InputRow:

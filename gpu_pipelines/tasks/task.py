@@ -204,6 +204,8 @@ class Task:
         beside = [name for name in ("slice_by", "group_by") if getattr(settings, name) in missing]
         named = " and ".join(f"-p {name}=…, which is {getattr(settings, name)!r}" for name in beside)
         other = f"Name the column with {named}, or leave it out."
+        if ".json" in settings.source:
+            other += " Of JSON lines the first 1,000 rows tell which columns there are."
         return UserError(
             f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
             f"it has {columns_in_words(has)}.",

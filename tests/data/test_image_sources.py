@@ -271,7 +271,7 @@ def test_a_table_without_a_column_is_refused_and_says_which_it_has(
 ) -> None:
     path = table(tmp_path / name, [dict.fromkeys(has, "x")])
     with pytest.raises(UserError) as caught:
-        records_of(path)
+        prepare_data(PrepareSettings(source=str(path)), tmp_path / "out")
     assert all(f"no column {column!r}" in str(caught.value) for column in missing)
     assert all(column in caught.value.problem for column in has)
     assert "label_column" in caught.value.remedy

@@ -144,3 +144,17 @@ def test_a_slice_whose_metric_is_no_number_passes_no_gate() -> None:
 def test_what_has_no_such_column_is_refused_before_it_is_read(given: dict[str, str], says: str) -> None:
     problems = PrepareSettings(slice_by="language", **given).problems()  # type: ignore[arg-type]
     assert any(says in problem for problem in problems)
+
+
+def test_json_lines_of_which_the_first_rows_or_another_file_lack_the_column_are_refused(tmp_path: Path) -> None:
+    with_it, without = '{"text": "x", "label": "a", "language": "de"}\n', '{"text": "x", "label": "a"}\n'
+    (tmp_path / "late.jsonl").write_text(1100 * without + with_it)
+    with pytest.raises(UserError, match="has no column 'language'") as caught:
+        prepared(tmp_path / "late.jsonl", tmp_path / "data")
+    assert "Of JSON lines the first 1,000 rows tell which columns there are" in caught.value.remedy
+    (tmp_path / "days").mkdir()
+    (tmp_path / "days/1.jsonl").write_text(5 * with_it)
+    (tmp_path / "days/2.jsonl").write_text(5 * without.replace('"a"', '"b"'))
+    with pytest.raises(UserError, match=r"2\.jsonl has no column 'language'") as caught:
+        prepared(tmp_path / "days", tmp_path / "data")
+    assert caught.value.remedy == "All files of a source need the same columns."

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
+#: What to do where a file lacks a column that the first one has.
+SAME_COLUMNS = "All files of a source need the same columns."
+
+
 def rows_of(
     source: SourceFiles, columns: list[str], remedy: str, meter: Meter, optional: Sequence[str] = ()
 ) -> Iterator[tuple[SourceFile, Row]]:

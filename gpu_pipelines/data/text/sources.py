@@ -13,11 +13,10 @@ from gpu_pipelines.data.cells import written
 from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import beside, rows_of
+from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
-from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
 #: A text, a (prompt, completion) or another pair, a conversation, or what a task makes of several.
@@ -92,9 +91,8 @@ def labelled_texts(
     Raises:
         UserError: a file cannot be read or lacks a column.
     """
-    task = task_named(settings.task)
     columns, more = list(source.columns or settings.column_choices()[0]), settings.columns_beside
-    for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
+    for _, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter):
         record = _labelled(where, row, settings, label_of)
         yield replace(record, **beside(row, settings)) if more else record
 
@@ -106,7 +104,7 @@ def plain_texts(
 
     Args:
         source: the files.
-        settings: `task` is read.
+        settings: the names of the columns are read.
         meter: is told how much has been read.
         columns: those with the text.
 
@@ -120,10 +118,10 @@ def plain_texts(
     are_instructions = texts == INSTRUCTED
     # One file may have them where another has none.
     others = BESIDE.get(texts, BESIDE_CHATS) if texts != (settings.text_column,) else ()
-    more, remedy = settings.columns_beside, task_named(settings.task).remedy_for_columns
+    more = settings.columns_beside
     read = list(dict.fromkeys((*texts, *more)))
     held = CHATS[:1] if are_instructions else texts
-    for _, (where, row) in rows_of(source, read, remedy, meter, others):
+    for _, (where, row) in rows_of(source, read, SAME_COLUMNS, meter, others):
         row = _with_conversation(row) if are_instructions else _with_messages(row, texts, are_chats)
         record = text_record(where, row, (*held, *others))
         yield replace(record, **beside(row, settings)) if more else record
