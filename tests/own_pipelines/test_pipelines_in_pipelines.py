@@ -154,6 +154,32 @@ def test_a_pipeline_that_is_called_like_a_step_of_it_runs_all_of_them_though_kfp
     assert list(component.component_spec.inputs) == ["number", "text"]
 
 
+SMALL_NUMBERS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def learn(rate: float = 1e-05, more: dict = {"decay": 1e-06}):
+    print("done 🎉")
+
+
+@dsl.pipeline
+def small_numbers():
+    learn()
+"""
+
+
+def test_small_numbers_stay_numbers_and_emoji_of_a_step_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL_NUMBERS)
+    _, component = own_here(own_pipeline(str(tmp_path / "small.py")), LocalTarget(), {}, {}, containers=False)
+    spec = component.pipeline_spec
+    inputs = spec.components["comp-learn"].input_definitions.parameters
+    assert inputs["rate"].default_value.number_value == 1e-05
+    assert inputs["more"].default_value.struct_value["decay"] == 1e-06
+    (executor,) = spec.deployment_spec["executors"].values()
+    assert "🎉" in executor["container"]["command"][-1]
+
+
 def test_each_training_in_a_branch_beside_those_of_other_pipelines_has_checkpoints_of_its_own(tmp_path: Path) -> None:
     """KFP calls their components `train-model`, `train-model-2`, `train-model-2-2` and so on."""
     (spec,) = _compiled(tmp_path, "vertex", text=TRAINING.rpartition("@dsl.pipeline")[0] + SEVERAL)

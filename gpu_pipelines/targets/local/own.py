@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import shlex
 import shutil
@@ -84,8 +83,8 @@ def component_of(spec: Mapping[str, Any]) -> Any:
     name = sanitize_component_name(info["name"]).removeprefix("comp-")
     if name in parts:
         spec = {**spec, "pipelineInfo": {**info, "name": free_name(name, parts)}}
-    # JSON is YAML.
-    return load_component_from_text(json.dumps(spec))
+    # KFP reads YAML, which JSON is not quite: PyYAML takes 1e-05 for a text, and no escapes of emoji.
+    return load_component_from_text(OwnPipeline([spec]).text)
 
 
 def for_this_machine(
