@@ -72,3 +72,41 @@ def test_what_is_not_given_is_the_default_of_the_one_who_takes_it(
     if nothing:
         expected = [line.replace(" 7 ", f" {nothing} ") if "loop" in line else line for line in expected]
     assert _said(tmp_path, *place, *(("-p", f"nothing={nothing}") if nothing else ())) == expected
+
+
+UNMADE = """
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def make(fails: bool, made: Output[Dataset]) -> str:
+    assert not fails, "it fails"
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str = "default", read: Input[Dataset] = None):
+    with open("SAID", "a") as file:
+        file.write(f"{text} {read}\\n")
+
+
+@dsl.pipeline
+def inner(text: str = "inner", read: Input[Dataset] = None):
+    say(text=text, read=read)
+
+
+@dsl.pipeline(name="unmade")
+def unmade():
+    say(text=make(fails=False).outputs["Output"])
+    failed = make(fails=True)
+    inner(text=failed.outputs["Output"], read=failed.outputs["made"]).ignore_upstream_failure()
+"""
+
+
+@pytest.mark.parametrize("place", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_what_no_step_has_made_is_the_default_of_the_one_who_takes_it(place: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "unmade.py").write_text(UNMADE.replace("SAID", str(tmp_path / "SAID")))
+    done = gpu_pipelines("run", "unmade.py:unmade", *place, cwd=tmp_path)
+    assert done.status == 1
+    assert "it fails" in done.err
+    assert sorted((tmp_path / "SAID").read_text().splitlines()) == ["default None", "inner None"]

@@ -90,6 +90,60 @@ def test_steps_of_one_name_run_their_own_code_in_their_own_place(place: tuple[st
         assert names == {"alike", "joined", "read", "read-2", "read-3", "write", "write-2"}
 
 
+ARTIFACTS_ALONE = """
+from typing import List
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def write(text: str, written: Output[Dataset]):
+    open(written.path, "w").write(text)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(written: Input[Dataset], turn: int):
+    with open("SAID", "a") as file:
+        file.write(f"{open(written.path).read()} {turn}\\n")
+
+
+@dsl.pipeline
+def several(texts: List[str]) -> List[Dataset]:
+    with dsl.ParallelFor(texts) as text:
+        written = write(text=text)
+    return dsl.Collected(written.outputs["written"])
+
+
+@dsl.pipeline
+def inner(one: Input[Dataset], many: Input[List[Dataset]]):
+    read(written=one, turn=0)
+    with dsl.ParallelFor(many) as each:
+        read(written=each, turn=1)
+
+
+@dsl.pipeline
+def around(many: Input[List[Dataset]], one: Input[Dataset], other: Input[Dataset]):
+    inner(one=other, many=many)
+
+
+@dsl.pipeline(name="alone")
+def alone():
+    many = several(texts=["a", "b"])
+    around(many=many.output, one=write(text="c").outputs["written"], other=write(text="d").outputs["written"])
+"""
+
+
+@pytest.mark.parametrize("place", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_a_pipeline_that_gets_artifacts_alone_gets_its_own_and_loops_go_over_lists_of_them(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "alone.py").write_text(ARTIFACTS_ALONE.replace("SAID", str(tmp_path / "SAID")))
+    done = gpu_pipelines("run", "alone.py:alone", *place, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert sorted((tmp_path / "SAID").read_text().splitlines()) == ["a 1", "b 1", "d 0"]
+
+
 TRAINING = """
 from kfp import dsl
 from kfp.dsl import Dataset, Input

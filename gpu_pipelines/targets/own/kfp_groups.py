@@ -92,7 +92,9 @@ def _with_all_inputs(original: Callable[..., Any]) -> Callable[..., Any]:
         tasks, loops = given["pipeline"].tasks.values(), given["name_to_for_loop_group"]
         within = {loop.loop_argument.pattern: name for name, loop in loops.items()}
         items = [loop.loop_argument for loop in loops.values()]
-        of_loops = {each.pattern: each for item in items for each in (item, *item._referenced_subvars.values())}
+        of_loops = {
+            each.pattern: each for item in items for each in (item, *getattr(item, "_referenced_subvars", {}).values())
+        }
         for task in tasks:
             # In a text, KFP takes an item for an input of the pipeline, or for an output of a step.
             task._channel_inputs = [of_loops.get(each.pattern, each) for each in task.channel_inputs]

@@ -3,9 +3,10 @@
 By default, a turn of a loop gets the item in place of every output of a step outside the loop. Only loops over the
 output `Output` work. A condition that cannot be evaluated (a text with an apostrophe) is false. Whole numbers in lists,
 dictionaries and metadata become floats. A nested pipeline gets parameters of the outer one in place of its own
-defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a text whose
-quotes break the step, and in a text for a nested pipeline it is `null`. After Ctrl-C the remaining turns of a loop are
-begun. Only one of equal steps runs. Between the artifacts of branches there is no choice.
+defaults, and artifacts of that in place of those it is called with, if it takes no parameters. An optional whole number
+without a value is an error, and so is an optional input that comes from a step that failed. An output in a list or a
+dictionary is a text whose quotes break the step, and in a text for a nested pipeline it is `null`. After Ctrl-C the
+remaining turns of a loop are begun. Only one of equal steps runs. Between the artifacts of branches there is no choice.
 Steps that run at once print ever slower.
 """
 
@@ -85,6 +86,7 @@ def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere)
         (executor_input_utils, "construct_executor_input", _with_values_alone),
         (OrchestratorUtils, "join_user_inputs_and_defaults", _with_optional_ones),
         (orchestrator.task_spec_utils, "build_nested_dag_arguments", _with_own_defaults),
+        (orchestrator.task_spec_utils, "get_artifact_iterator_items", lambda _: _artifacts_of_loop),
         (OrchestratorUtils, "make_task_arguments", lambda original: place_of_each_training(_filled(original))),
         (OrchestratorUtils, "_apply_expression_selector", lambda _: _selected),
         (OrchestratorUtils, "get_dag_output_artifacts", _of_the_branch_that_ran),
@@ -165,10 +167,14 @@ def _with_optional_ones(original: Callable[..., dict[str, Any]]) -> Callable[...
 
 
 def _with_own_defaults(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The inputs of a nested pipeline; one that is not given has its own default, whatever is around it."""
+    """The inputs of a nested pipeline: artifacts also if it gets nothing else, and its own default for one that is not
+    given, whatever is around it.
+    """
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
-    def build(*, task_spec: Any, component_spec: Any, **named: Any) -> dict[str, Any]:
-        made = original(task_spec=task_spec, component_spec=component_spec, **named)
+    def build(*, task_spec: Any, component_spec: Any, io_store: Any, **named: Any) -> dict[str, Any]:
+        made = original(task_spec=task_spec, component_spec=component_spec, io_store=io_store, **named)
+        made.update(OrchestratorUtils.make_task_arguments(_alone(task_spec.inputs, "artifacts"), io_store))
         wanted, told = component_spec.input_definitions, task_spec.inputs
         for definitions, given in ((wanted.parameters, told.parameters), (wanted.artifacts, told.artifacts)):
             untold = [(name, each) for name, each in definitions.items() if each.is_optional and name not in given]
@@ -292,11 +298,11 @@ def _noting(original: Callable[..., Any], errors: list[Exception], turns: _Turns
     """Runs a task; one with which the runner cannot continue has failed, so that the exit handlers still run."""
     from kfp.local.status import Status
 
-    def execute(**named: Any) -> Any:
+    def execute(*, task_spec: Any, **named: Any) -> Any:
         if turns.are_over.is_set():
             raise RuntimeError("The run was interrupted.")
         try:
-            return original(**named)
+            return original(task_spec=_without_unmade(task_spec, named["components"], named["io_store"]), **named)
         except Exception as error:
             errors.append(error)
             if turns.are_over.is_set():
@@ -304,6 +310,24 @@ def _noting(original: Callable[..., Any], errors: list[Exception], turns: _Turns
             return {}, Status.FAILURE
 
     return execute
+
+
+def _without_unmade(task_spec: Any, components: Any, io_store: Any) -> Any:
+    """A task without optional inputs of which no step has made the value, such as one that failed."""
+    told = type(task_spec)()
+    told.CopyFrom(task_spec)
+    wanted, given = components[task_spec.component_ref.name].input_definitions, told.inputs
+    for definitions, inputs, kind in (
+        (wanted.parameters, given.parameters, "parameter"),
+        (wanted.artifacts, given.artifacts, "artifact"),
+    ):
+        optional = [name for name, each in definitions.items() if each.is_optional and name in inputs]
+        for name in optional:
+            source = getattr(inputs[name], f"task_output_{kind}")
+            output = getattr(source, f"output_{kind}_key")
+            if source.producer_task and not _is_made(source.producer_task, output, io_store):
+                del inputs[name]
+    return told
 
 
 def _selected(value: Any, expression: str) -> Any:
@@ -322,15 +346,17 @@ def _of_the_branch_that_ran(original: Callable[..., dict[str, Any]]) -> Callable
         for output in told.artifacts.values():
             selectors = list(output.artifact_selectors)
             del output.artifact_selectors[:]
-            output.artifact_selectors.extend(each for each in selectors if _is_made(each, io_store))
+            output.artifact_selectors.extend(
+                each for each in selectors if _is_made(each.producer_subtask, each.output_artifact_key, io_store)
+            )
         return original(dag_outputs_spec=told, io_store=io_store)
 
     return outputs
 
 
-def _is_made(selector: Any, io_store: Any) -> bool:
+def _is_made(task: str, output: str, io_store: Any) -> bool:
     try:
-        io_store.get_task_output(selector.producer_subtask, selector.output_artifact_key)
+        io_store.get_task_output(task, output)
     except ValueError:
         return False
     return True
@@ -344,7 +370,7 @@ def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., An
         told.CopyFrom(dag_component_spec)
         for task in told.dag.tasks.values():
             if condition := task.trigger_policy.condition:
-                inputs = _parameters_alone(task.inputs).SerializeToString()
+                inputs = _alone(task.inputs, "parameters").SerializeToString()
                 task.trigger_policy.condition = json.dumps([condition, inputs.hex()])
         return original(dag_component_spec=told, **named)
 
@@ -382,6 +408,15 @@ def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
     return run
 
 
+def _artifacts_of_loop(task_spec: Any, io_store: Any, task_name: str) -> tuple[list[Any], str, int]:
+    """The artifacts that a loop is over, by the name that its part gives them; the runner knows only steps' names."""
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+
+    iterator = task_spec.artifact_iterator
+    held = OrchestratorUtils.make_task_arguments(_alone(task_spec.inputs, "artifacts"), io_store)
+    return held[iterator.items.input_artifact], iterator.item_input, task_spec.iterator_policy.parallelism_limit
+
+
 def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
     """A loop with its items and the values of its parameters in place of references to them."""
     from kfp.compiler.pipeline_spec_builder import to_protobuf_value
@@ -389,7 +424,7 @@ def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
 
     known = type(task_spec)()
     known.CopyFrom(task_spec)
-    values = OrchestratorUtils.make_task_arguments(_parameters_alone(task_spec.inputs), io_store)
+    values = OrchestratorUtils.make_task_arguments(_alone(task_spec.inputs, "parameters"), io_store)
     for name, value in values.items():
         known.inputs.parameters[name].Clear()
         known.inputs.parameters[name].runtime_value.constant.CopyFrom(to_protobuf_value(value))
@@ -400,8 +435,9 @@ def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
     return known
 
 
-def _parameters_alone(inputs: Any) -> Any:
+def _alone(inputs: Any, kind: str) -> Any:
+    """The parameters or the artifacts of a task's inputs."""
     alone = type(inputs)()
     alone.CopyFrom(inputs)
-    alone.ClearField("artifacts")
+    alone.ClearField("artifacts" if kind == "parameters" else "parameters")
     return alone
