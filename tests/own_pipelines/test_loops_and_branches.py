@@ -586,3 +586,43 @@ def test_the_name_and_the_time_of_the_run_are_the_same_in_all_turns(place: tuple
     assert resource.endswith(name)
     for time in times:
         assert datetime.fromisoformat(time.replace("Z", "+00:00")).tzinfo
+
+
+COLLECTED = """
+from typing import List
+
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def make(text: str, made: Output[Dataset]) -> str:
+    open(made.path, "w").write(text)
+    return text
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(texts: list, made: Input[List[Dataset]]):
+    with open("SAID", "w") as file:
+        file.write(f"{texts} {[open(each.path).read() for each in made]}")
+
+
+@dsl.pipeline
+def collected():
+    with dsl.ParallelFor(["a", "b"]) as letter:
+        with dsl.ParallelFor([1, 2]) as turn:
+            made = make(text=f"{letter}{turn}")
+        with dsl.If(letter == "b"):
+            of_branch = make(text="branch")
+    say(texts=dsl.Collected(of_branch.outputs["Output"]), made=dsl.Collected(made.outputs["made"]))
+"""
+
+
+@pytest.mark.parametrize("place", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_what_loops_in_loops_and_branches_in_loops_have_made_is_collected(
+    place: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "collected.py").write_text(COLLECTED.replace("SAID", str(tmp_path / "SAID")))
+    done = gpu_pipelines("run", "collected.py", *place, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert (tmp_path / "SAID").read_text() == "['branch'] ['a1', 'a2', 'b1', 'b2']"

@@ -813,3 +813,31 @@ def test_a_file_at_a_place_of_its_own_is_not_what_another_run_has_written_there(
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     for text, reused in (("one", set()), ("two", set()), ("one", set()), ("one", {"fill", "read"})):
         assert _read(tmp_path, "filled", f"text={text}") == (text, reused)
+
+
+WORKSPACE = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def write(place: str):
+    open(place + "/text", "w").write("written")
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(place: str) -> str:
+    return open(place + "/text").read()
+
+
+@dsl.pipeline(name="working", pipeline_config=dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi")))
+def working() -> str:
+    written = write(place=dsl.WORKSPACE_PATH_PLACEHOLDER)
+    return read(place=dsl.WORKSPACE_PATH_PLACEHOLDER).after(written).output
+"""
+
+
+def test_a_step_finds_the_workspace_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "working.py").write_text(WORKSPACE)
+    done = gpu_pipelines("run", "working.py", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": "written"}

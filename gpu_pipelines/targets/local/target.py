@@ -248,7 +248,7 @@ def run_locally(
     local.init(
         local.SubprocessRunner(use_venv=False),
         pipeline_root=str(place.directory / "artifacts"),
-        workspace_root=str(place.directory / ".workspace"),
+        workspace_root=str((place.directory / ".workspace").absolute()),
         enable_caching=True,
         cache_root=str(place.results),
     )

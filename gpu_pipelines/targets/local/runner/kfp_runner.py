@@ -41,6 +41,9 @@ from gpu_pipelines.targets.local.runner.processes import end_left_by_step
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
 _FOLDER_IN_RUN = f'program_path=$(mktemp -d "${RUN_DIRECTORY}/.program-XXXXXX")'
 
+#: State of a branch whose condition was not met; KFP's runner keeps none.
+_SKIPPED = "SKIPPED"
+
 
 @contextmanager
 def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
@@ -89,7 +92,7 @@ def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere)
         (orchestrator.task_spec_utils, "get_artifact_iterator_items", lambda _: _artifacts_of_loop),
         (OrchestratorUtils, "make_task_arguments", lambda original: place_of_each_training(_filled(original))),
         (OrchestratorUtils, "_apply_expression_selector", lambda _: _selected),
-        (OrchestratorUtils, "get_dag_output_artifacts", _of_the_branch_that_ran),
+        (OrchestratorUtils, "get_dag_outputs", _of_branches_that_ran),
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions),
         (orchestrator.ConditionEvaluator, "evaluate_condition", lambda _: _is_met),
         (orchestrator, "_run_parallel_for_task", _loop),
@@ -118,8 +121,11 @@ def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
-    """KFP's placeholders about the run: its runner leaves three out, and names the run anew for each turn."""
+    """KFP's placeholders about the run: its runner leaves three out, names the run anew for each turn, and makes no
+    folder of the workspace.
+    """
     from kfp import dsl
+    from kfp.local import config
 
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     times = (dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER, dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER)
@@ -128,6 +134,8 @@ def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
         run = pipeline_resource_name.partition("/")[0]
         for placeholder, value in ((dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER, run), *((each, now) for each in times)):
             element = element.replace(placeholder, value)
+        if dsl.WORKSPACE_PATH_PLACEHOLDER in element:
+            Path(config.LocalExecutionConfig.instance.workspace_root).mkdir(parents=True, exist_ok=True)
         return original(element, pipeline_resource_name=run, **named)
 
     return resolve
@@ -337,21 +345,32 @@ def _selected(value: Any, expression: str) -> Any:
         raise ValueError(error.message) from error
 
 
-def _of_the_branch_that_ran(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The artifacts of a part of a pipeline; one of `dsl.OneOf` comes from the branch that ran."""
+def _of_branches_that_ran(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The outputs of a part of a pipeline, without those of a branch that did not run: `dsl.OneOf` takes another's."""
 
     def outputs(dag_outputs_spec: Any, io_store: Any) -> dict[str, Any]:
         told = type(dag_outputs_spec)()
         told.CopyFrom(dag_outputs_spec)
-        for output in told.artifacts.values():
-            selectors = list(output.artifact_selectors)
-            del output.artifact_selectors[:]
-            output.artifact_selectors.extend(
-                each for each in selectors if _is_made(each.producer_subtask, each.output_artifact_key, io_store)
-            )
+        for name, output in dag_outputs_spec.parameters.items():
+            if (task := output.value_from_parameter.producer_subtask) and _is_skipped(task, io_store):
+                del told.parameters[name]
+        for name, output in dag_outputs_spec.artifacts.items():
+            ran = [each for each in output.artifact_selectors if not _is_skipped(each.producer_subtask, io_store)]
+            del told.artifacts[name].artifact_selectors[:]
+            told.artifacts[name].artifact_selectors.extend(ran)
+            if not ran:
+                del told.artifacts[name]
         return original(dag_outputs_spec=told, io_store=io_store)
 
     return outputs
+
+
+def _is_skipped(task: str, io_store: Any) -> bool:
+    """Whether it is a branch whose condition was not met."""
+    try:
+        return bool(io_store.get_task_status(task) == _SKIPPED)
+    except ValueError:
+        return False
 
 
 def _is_made(task: str, output: str, io_store: Any) -> bool:
@@ -368,10 +387,10 @@ def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., An
     def run(*, dag_component_spec: Any, **named: Any) -> Any:
         told = type(dag_component_spec)()
         told.CopyFrom(dag_component_spec)
-        for task in told.dag.tasks.values():
+        for name, task in told.dag.tasks.items():
             if condition := task.trigger_policy.condition:
                 inputs = _alone(task.inputs, "parameters").SerializeToString()
-                task.trigger_policy.condition = json.dumps([condition, inputs.hex()])
+                task.trigger_policy.condition = json.dumps([name, condition, inputs.hex()])
         return original(dag_component_spec=told, **named)
 
     return run
@@ -382,16 +401,19 @@ def _is_met(condition: str, io_store: Any) -> bool:
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
     from kfp.pipeline_spec import pipeline_spec_pb2
 
-    text, inputs = json.loads(condition)
+    name, text, inputs = json.loads(condition)
     wanted = pipeline_spec_pb2.TaskInputsSpec.FromString(bytes.fromhex(inputs))
     try:
-        return holds(text, OrchestratorUtils.make_task_arguments(wanted, io_store))
+        is_met = holds(text, OrchestratorUtils.make_task_arguments(wanted, io_store))
     except ApiError as error:
         raise ValueError(error.message) from error
+    if not is_met:
+        io_store.put_task_status(name, _SKIPPED)
+    return is_met
 
 
 def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Runs a loop with known inputs and items; a loop without turns has empty lists as outputs."""
+    """Runs a loop with known inputs and items, whose outputs are lists over the turns that made some."""
 
     def run(*, task_name: str, task_spec: Any, components: Any, io_store: Any, **named: Any) -> bool:
         if task_spec.WhichOneof("iterator") == "parameter_iterator":
@@ -399,10 +421,12 @@ def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
         failed = original(task_name=task_name, task_spec=task_spec, components=components, io_store=io_store, **named)
         outputs = components[task_spec.component_ref.name].output_definitions
         for key in () if failed else (*outputs.parameters, *outputs.artifacts):
-            try:
-                io_store.get_task_output(task_name, key)
-            except ValueError:
-                io_store.put_task_output(task_name, key, [])
+            made = io_store.get_task_output(task_name, key) if _is_made(task_name, key, io_store) else []
+            # An inner branch may not have run. Lists of artifacts become one list, as artifacts have no lists of lists.
+            made = [each for each in made if each is not None]
+            if key in outputs.artifacts:
+                made = [one for each in made for one in (each if isinstance(each, list) else [each])]
+            io_store.put_task_output(task_name, key, made)
         return failed
 
     return run
