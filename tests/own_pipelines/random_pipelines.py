@@ -210,4 +210,35 @@ class RandomPipeline:
         known.append(("number", (f"{name}.output", name)))
 
 
+class RandomNested(RandomPipeline):
+    """One with pipelines in it, which have loops and branches as well."""
+
+    def __post_init__(self) -> None:
+        self._random, self._names = Random(self.seed), 0
+        self._around = []
+        self._pipelines: list[str] = []
+        self.kfp, self.plain = STEPS.rpartition("@dsl.pipeline")[0], PLAIN_STEPS.rpartition("def pipeline")[0]
+        for number in range(self._random.randint(1, 2)):
+            taken = f"def inner_{number}(number: int, text: str = 'own', numbers: List[int] = [8])"
+            self._line(0, f"@dsl.pipeline\n{taken} -> int:", f"{taken.replace('List[int]', 'list')}:")
+            self._line(1, "first = add(number=number)", "first = add(number)")
+            self._block(1, [*_KNOWN, ("number", ("first.output", "first"))], most=3, depth=1)
+            self._line(1, "return first.output\n\n", "return first\n\n")
+            self._pipelines.append(f"inner_{number}")
+        self.kfp += STEPS[STEPS.rindex("@dsl.pipeline") :]
+        self.plain += PLAIN_STEPS[PLAIN_STEPS.rindex("def pipeline") :]
+        self._block(1, list(_KNOWN), most=6, depth=0)
+        self.plain += "\n\npipeline()\n"
+
+    def _step(self, indent: int, known: list[tuple[str, _Written]], depth: int) -> None:
+        if not self._pipelines or self._random.random() < 0.6:
+            super()._step(indent, known, depth)
+            return
+        name, called = self._new("inner"), self._random.choice(self._pipelines)
+        given = {each: self._value(known, each) for each in ("number", *self._random.choice([(), ("text", "numbers")]))}
+        kfp, plain = (", ".join(f"{each}={written[of]}" for each, written in given.items()) for of in (0, 1))
+        self._line(indent, f"{name} = {called}({kfp})", f"{name} = {called}({plain})")
+        known.append(("number", (f"{name}.output", name)))
+
+
 _RATES = [{"a": 1, "b": 2}, {"a": 3, "b": 4}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,10 @@ import pytest
 import yaml
 from conftest import gpu_pipelines, newest_run
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.own import own_here
 from gpu_pipelines.targets.local.target import LocalTarget
+from gpu_pipelines.targets.own.file import place_of
 from gpu_pipelines.targets.own.pipeline import own_pipeline
 
 WRITING = """
@@ -423,15 +426,18 @@ def apart(day: str = "Friday"):
 """
 
 
-def test_branches_that_kfp_mixes_up_with_those_of_a_pipeline_within_are_refused_and_the_remedy_works(
-    tmp_path: Path,
-) -> None:
+def test_branches_of_a_pipeline_and_of_one_within_it_are_not_mixed_up_as_kfp_does(tmp_path: Path) -> None:
     (tmp_path / "branches.py").write_text(BRANCHES)
-    for place in ((), ("--target", "vertex", "--emulate")):
-        done = gpu_pipelines("run", "branches.py:mixed_up", *place, cwd=tmp_path)
-        assert done.status == 2, done.out + done.err
-        assert "has no step, as KFP compiles it" in done.err
-    done = gpu_pipelines("run", "branches.py:apart", cwd=tmp_path)
+    done = gpu_pipelines("run", "branches.py:mixed_up", cwd=tmp_path)
     assert done.status == 0, done.err
     assert "said small" in done.out
     assert "said late" in done.out
+
+
+def test_branches_that_kfp_has_mixed_up_are_refused_and_the_remedy_works(tmp_path: Path) -> None:
+    (tmp_path / "branches.py").write_text(BRANCHES)
+    module = runpy.run_path(str(tmp_path / "branches.py"))
+    with place_of(module["mixed_up"]) as place, pytest.raises(UserError, match="has no step, as KFP compiles it"):
+        own_pipeline(place)
+    with place_of(module["apart"]) as place:
+        assert own_pipeline(place).steps

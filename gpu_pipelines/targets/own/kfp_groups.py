@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from gpu_pipelines.targets.kfp_parts import Replacement, replaced
+
+#: The component of a loop, of a branch or of an exit handler; two pipelines number theirs alike.
+_OF_A_GROUP = re.compile(r"comp-(condition|condition-branches|for-loop|exit-handler)-[-\d]+")
 
 
 @contextmanager
@@ -15,7 +19,7 @@ def mended_groups() -> Iterator[None]:
 
     Otherwise steps that follow a loop become steps of the loop, if that ends with `dsl.If` and `dsl.Elif` without
     `dsl.Else`. And loops and branches lack inputs that steps within them need
-    (https://github.com/kubeflow/pipelines/issues/13273).
+    (https://github.com/kubeflow/pipelines/issues/13273). And those of a pipeline get the steps of one within it.
     """
     from kfp.dsl.tasks_group import TasksGroup
 
@@ -28,7 +32,7 @@ def mended_groups() -> Iterator[None]:
 
 def _replacements() -> list[Replacement]:
     """What is replaced of the compiler."""
-    from kfp.compiler import compiler_utils
+    from kfp.compiler import compiler_utils, pipeline_spec_builder
     from kfp.dsl.for_loop import LoopArgumentVariable
     from kfp.dsl.tasks_group import Elif, Else, TasksGroup
 
@@ -38,6 +42,7 @@ def _replacements() -> list[Replacement]:
         (TasksGroup, "__exit__", _closing_its_branches),
         (LoopArgumentVariable, "__init__", _of_its_own_type),
         (compiler_utils, "get_inputs_for_all_groups", _with_all_inputs),
+        (pipeline_spec_builder, "_merge_component_spec", _with_inner_groups_apart),
     ]
 
 
@@ -110,6 +115,26 @@ def _with_all_inputs(original: Callable[..., Any]) -> Callable[..., Any]:
         return inputs
 
     return inputs_of_groups
+
+
+def _with_inner_groups_apart(original: Callable[..., None]) -> Callable[..., None]:
+    """Names the groups of a pipeline within another apart: KFP looks for the components of groups by these names."""
+    from kfp.dsl.utils import make_name_unique_by_adding_index
+
+    def merge(main_pipeline_spec: Any, sub_pipeline_spec: Any) -> None:
+        parts = sub_pipeline_spec.components
+        new = {}
+        for name in filter(_OF_A_GROUP.fullmatch, list(parts)):
+            inner = name.replace("comp-", "comp-inner-", 1)
+            new[name] = make_name_unique_by_adding_index(inner, list(parts), "-")
+            parts[new[name]].CopyFrom(parts[name])
+            del parts[name]
+        for part in (sub_pipeline_spec.root, *parts.values()):
+            for task in part.dag.tasks.values():
+                task.component_ref.name = new.get(task.component_ref.name, task.component_ref.name)
+        original(main_pipeline_spec=main_pipeline_spec, sub_pipeline_spec=sub_pipeline_spec)
+
+    return merge
 
 
 def _pass_down(channel: Any, groups: Sequence[set[tuple[Any, str | None]]]) -> None:
