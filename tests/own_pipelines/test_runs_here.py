@@ -271,6 +271,12 @@ def wrong(source: str = "photos"):
             ["line 6: ValueError", "such as task.outputs['dataset']. The outputs of prepare-data: dataset, report"],
         ),
         (STEPS.format("prepare_data(source=done.output)"), (), ["line 6: AttributeError", "The outputs of prepare-"]),
+        (
+            "from kfp import dsl\n@dsl.component\ndef end(state: dsl.PipelineTaskFinalStatus):\n    pass\n"
+            "@dsl.pipeline\ndef wrong():\n    end(state={})\n",
+            (),
+            ["line 7: TypeError", "KFP itself fills in state, the state of the run: leave it out."],
+        ),
         (STEPS.format("{}['data']"), (), ["line 6: KeyError: 'data'", "python", "says more"]),
         (STEPS.format("source or 'photos'"), (), ["wrong.py, line 6: `if`, `and`, `or`", "with dsl.If("]),
         (STEPS.format("1 if source == 'x' else 2"), (), ["wrong.py, line 6: `if`", "with dsl.If("]),

@@ -30,7 +30,10 @@ def meant(error: BaseException) -> str:
     if unknown and isinstance(error, ImportError):
         return nearest(unknown[1], dir(sys.modules.get(error.name or "")), otherwise="")
     if unknown and frames and (component := frames[-1].f_locals.get("self")) and hasattr(component, "component_spec"):
-        return nearest(unknown[1], component.component_spec.inputs or {})
+        inputs = component.component_spec.inputs or {}
+        if unknown[1] in inputs:
+            return f"KFP itself fills in {unknown[1]}, the state of the run: leave it out."
+        return nearest(unknown[1], inputs)
     if isinstance(error, KeyError) and frames:
         return _outputs_in(frames[-1])
     if frames and (whole := _whole_task_in(frames[-1])):
