@@ -242,9 +242,9 @@ class _Parser:
 
 
 def number_or_none(word: str) -> float | None:
-    """A word as a number, or None."""
+    """A word as a number, or None, also for one that is too large for a float."""
     try:
-        return number_of(word)
+        return finite_or_none(number_of(word))
     except ValueError:
         return None
 

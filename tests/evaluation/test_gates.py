@@ -81,6 +81,7 @@ def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(te
         ("accuracy>==0.95", 8, "'>==' is not one of"),
         ("accuracy>=high", 10, "'high' is not a number"),
         ("accuracy>=nan", 10, "'nan' is not a number"),
+        ("accuracy<=1e999", 10, "'1e999' is not a number"),
         ("acuracy>=0.95", 0, "Did you mean 'accuracy'"),
         ("Accuracy>=0.95", 0, "Did you mean 'accuracy'"),
         ("bleu>=0.3", 0, "Valid: accuracy, macro_f1"),
