@@ -109,7 +109,7 @@ class Serving:
 
     def _routed(self) -> FastAPI:
         # No pages of FastAPI's own: they would load scripts from elsewhere.
-        app = FastAPI(lifespan=self._lifespan, openapi_url=None)
+        app = FastAPI(lifespan=self._lifespan, openapi_url=None, redirect_slashes=False)
         get, contract = ["GET", "HEAD"], self._contract
         for path, answer, methods in (
             (contract.health_route, self._health, get),

@@ -214,6 +214,7 @@ def test_every_error_is_json(server: Server) -> None:
         ("GET", PREDICT, 405),
         ("POST", "/metrics", 405),
         ("GET", "/nowhere", 404),
+        ("POST", f"{PREDICT}/", 404),
         ("GET", "/v1/models/other", 404),
         ("POST", "/v2/models/other/infer", 404),
     ):
