@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from os import PathLike, fspath
 from typing import Any
 
@@ -71,8 +72,8 @@ class Schedule:
         name: str | None = None,
         cron: str | None = None,
         time_zone: str | None = None,
-        start: str | None = None,
-        end: str | None = None,
+        start: str | date | None = None,
+        end: str | date | None = None,
         max_concurrent: int | None = None,
         arguments: Mapping[str, Any] | None = None,
         progress: bool = True,
@@ -88,7 +89,7 @@ class Schedule:
             name: another name.
             cron: five fields.
             time_zone: such as Europe/Paris.
-            start: no run before this time, such as `2027-01-31T03:00`.
+            start: no run before this time, such as `2027-01-31T03:00` or a `datetime`.
             end: no run after this time.
             max_concurrent: most runs at the same time.
             arguments: parameters that share a name with an option or an argument of this function.
@@ -129,8 +130,8 @@ def schedule(
     target: str = "vertex",
     *,
     time_zone: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
+    start: str | date | None = None,
+    end: str | date | None = None,
     max_concurrent: int = 1,
     cache: bool | None = None,
     arguments: Mapping[str, Any] | None = None,
@@ -144,7 +145,7 @@ def schedule(
         cron: five fields; `0 3 * * *` is daily at 3.
         target: vertex, kubeflow, or that of another package that has schedules.
         time_zone: such as Europe/Paris; None for UTC.
-        start: no run before this time, such as `2027-01-31T03:00`; None for now.
+        start: no run before this time, such as `2027-01-31T03:00` or a `datetime`; None for now.
         end: no run after this time; None for none.
         max_concurrent: most runs at the same time.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.

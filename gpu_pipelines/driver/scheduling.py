@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ def new_schedule(
     pipeline: str,
     name: str,
     when: Cron,
-    limits: tuple[str | None, str | None, int],
+    limits: tuple[str | date | None, str | date | None, int],
     assignments: Sequence[str],
     file: Path | None = None,
     cache: bool | None = None,
@@ -56,7 +56,7 @@ def changed_schedule(
     target: Any,
     schedule: str,
     wanted: tuple[str | None, str | None, str | None, str | None],
-    limits: tuple[str | None, str | None, int | None],
+    limits: tuple[str | date | None, str | date | None, int | None],
     assignments: Sequence[str],
     file: Path | None = None,
 ) -> tuple[list[str], Submission]:
@@ -120,7 +120,7 @@ def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return told
 
 
-def timing_of(when: Cron, start: str | None, end: str | None, max_concurrent: int | None) -> Timing:
+def timing_of(when: Cron, start: str | date | None, end: str | date | None, max_concurrent: int | None) -> Timing:
     """When runs start, which at least one must do.
 
     Raises:
@@ -129,8 +129,8 @@ def timing_of(when: Cron, start: str | None, end: str | None, max_concurrent: in
     from gpu_pipelines.targets.cron import next_times, parse_time
     from gpu_pipelines.targets.scheduling import Timing
 
-    def time_of(text: str | None, flag: str) -> datetime | None:
-        return parse_time(text, when.zone, flag) if text else None
+    def time_of(given: str | date | None, flag: str) -> datetime | None:
+        return parse_time(given, when.zone, flag) if given else None
 
     begins, ends = time_of(start, "--start"), time_of(end, "--end")
     if begins and ends and ends <= begins:

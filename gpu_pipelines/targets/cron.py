@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import date, datetime, timezone
 from itertools import islice
 from zoneinfo import ZoneInfo
 
@@ -103,20 +103,21 @@ def _zone(name: str) -> str:
     return name
 
 
-def parse_time(text: str, zone: str, flag: str) -> datetime:
-    """A point in time from ISO 8601; without an offset it is in the zone.
+def parse_time(given: str | date, zone: str, flag: str) -> datetime:
+    """A point in time, or one from ISO 8601; without an offset it is in the zone.
 
     Raises:
         UserError: it is not one.
     """
     try:
         # Python 3.10 does not know the Z.
-        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
+        time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", str(given).strip()))
         time = time if time.tzinfo else time.replace(tzinfo=ZoneInfo(zone))
         time.astimezone(timezone.utc)  # which the first and the last day that there are need not have
     except (ValueError, OverflowError):
         raise UserError(
-            f"{flag} is {text[:60]!r}, which is not a time.", "Give 2027-01-31, 2027-01-31T03:00 or 2027-01-31T03:00Z."
+            f"{flag} is {str(given)[:60]!r}, which is not a time.",
+            "Give 2027-01-31, 2027-01-31T03:00 or 2027-01-31T03:00Z.",
         ) from None
     return time
 

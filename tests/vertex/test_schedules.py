@@ -447,6 +447,8 @@ def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:
     assert parse_time("2098-03-28T10:00Z", cron.zone, "--start").utcoffset() == timedelta(0)
     with pytest.raises(UserError, match="not a time"):
         parse_time("28.3.2098", cron.zone, "--start")
+    assert parse_time(datetime(2098, 3, 28), cron.zone, "--start") == start
+    assert parse_time(start.astimezone(timezone.utc), cron.zone, "--start") == start
 
 
 def test_a_range_of_one_number_is_that_number() -> None:
