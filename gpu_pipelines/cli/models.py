@@ -45,7 +45,8 @@ def list_models(registry: Registry = "", as_json: AsJson = False) -> None:
     for name in opened.names():
         try:
             versions = opened.versions(name)
-            models.append({"name": name, "versions": len(versions), "aliases": opened.aliases(name)})
+            unread = {"damaged": found} if (found := [each.number for each in versions if each.unread]) else {}
+            models.append({"name": name, "versions": len(versions), "aliases": opened.aliases(name), **unread})
             _warn_of_unread(versions)
         except UserError as error:
             damaged = True
@@ -78,7 +79,11 @@ def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
         raise missing_model(opened, name, registry)
     _warn_of_unread(versions)
     if as_json:
-        content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
+        content = [
+            {"version": v.number, "aliases": v.aliases, "place": v.place, **v.info}
+            | ({"damaged": v.unread.in_one_line} if v.unread else {})
+            for v in reversed(versions)
+        ]
         print_json({"name": name, "versions": content})
         return
     # A version that was not evaluated has none.

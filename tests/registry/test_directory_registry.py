@@ -274,7 +274,12 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     registry.add("cats", model, {}, Promotion(False, 1))
     (registry.root / "cats/versions/1/version.json").unlink()
     listed = command("models", "list", "--registry", str(registry.root), "--json", cwd=tmp_path)
-    assert [(each["name"], each["versions"]) for each in json.loads(listed.out)] == [("cats", 2), ("digits", 1)]
+    cats, digits = json.loads(listed.out)
+    assert (cats["name"], cats["versions"], cats["damaged"]) == ("cats", 2, [1])
+    assert (digits["name"], digits["versions"]) == ("digits", 1)
+    assert "damaged" not in digits
+    told = json.loads(command("models", "show", "cats", "--registry", str(registry.root), "--json", cwd=tmp_path).out)
+    assert ["it has no version.json" in each.get("damaged", "") for each in told["versions"]] == [False, True]
     assert f"warning: the model 'birds' is not listed: {registry.root}/birds/model.json is damaged" in listed.err
     assert "warning: version 1 of 'cats': " in listed.err
     assert "it has no version.json" in listed.err
