@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -148,12 +149,16 @@ def require_another(path: Path, read: Path, what: str) -> None:
 
 
 def documents_of(text: str) -> list[Any]:
-    """The YAML documents of a compiled file that are not empty.
+    """The YAML documents of a compiled file that are not empty; KFP writes JSON as well.
 
     Raises:
         UserError: its aliases expand to more than any compiled file has.
         yaml.YAMLError, ValueError, RecursionError: it is not YAML.
     """
+    if text.startswith("{"):
+        # PyYAML takes 1e-05 in JSON for a text, and no escapes of emoji.
+        with suppress(ValueError):
+            return [json.loads(text)]
     require_bounded(text, "The compiled file", times=_LIMITS_OF_A_FILE)
     return [part for part in yaml.load_all(text, Loader=_LOADER) if part]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
@@ -228,7 +229,10 @@ def small_numbers():
 
 def test_small_numbers_stay_numbers_and_emoji_of_a_step_what_they_are(tmp_path: Path) -> None:
     (tmp_path / "small.py").write_text(SMALL_NUMBERS)
-    _, component = own_here(own_pipeline(str(tmp_path / "small.py")), LocalTarget(), {}, {}, containers=False)
+    own = own_pipeline(str(tmp_path / "small.py"))
+    (tmp_path / "small.json").write_text(json.dumps(own.spec))
+    assert own_pipeline(str(tmp_path / "small.json")).spec == own.spec
+    _, component = own_here(own, LocalTarget(), {}, {}, containers=False)
     spec = component.pipeline_spec
     inputs = spec.components["comp-learn"].input_definitions.parameters
     assert inputs["rate"].default_value.number_value == 1e-05
