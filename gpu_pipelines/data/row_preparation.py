@@ -14,7 +14,7 @@ from gpu_pipelines.data.class_names import ClassNumbers, class_of_row
 from gpu_pipelines.data.preparation import Preparation, Survey
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, columns_read, rows_of
+from gpu_pipelines.data.sources.rows import beside, columns_read, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.units.host import Host
@@ -103,7 +103,7 @@ class RowPreparation(Preparation[Survey]):
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         columns, features = list(self.source.columns), self.features()
-        for _, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter):
+        for _, (where, row) in rows_of(source, columns, meter):
             yield self._record(where, row, features)
 
     def _record(self, where: str, row: dict[str, Any] | Problem, features: Mapping[str, Feature]) -> Record:

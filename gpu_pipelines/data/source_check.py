@@ -16,7 +16,7 @@ from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.listing import REMEDY_OF_ARCHIVE, TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, columns_read, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import columns_read, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.usable import require_labels
@@ -173,5 +173,5 @@ def _require_classes(source: SourceFiles, settings: PrepareSettings) -> None:
 def _labels(source: SourceFiles, settings: PrepareSettings) -> Iterator[str | Problem]:
     # All columns tell the delimiter of CSV; of other tables no more are read than are needed.
     columns = list(settings.column_choices()[0]) if source.format == "csv" else [settings.label_column]
-    for _, (_, row) in rows_of(source, columns, SAME_COLUMNS, Meter(source)):
+    for _, (_, row) in rows_of(source, columns, Meter(source)):
         yield row if isinstance(row, Problem) else class_in(row.get(settings.label_column), settings)

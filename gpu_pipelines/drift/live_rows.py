@@ -161,9 +161,7 @@ def _columns_of_log(files: SourceFiles, rows: Any) -> list[str] | None:
 
 def _logged(files: SourceFiles, columns: Sequence[str], days: float) -> Iterator[Live | Problem]:
     since = datetime.now(timezone.utc) - timedelta(days=days) if days else None
-    for _, (_, row) in rows_of(
-        files, list(columns), "All files of logged requests need the same columns.", Meter(files)
-    ):
+    for _, (_, row) in rows_of(files, list(columns), Meter(files)):
         if isinstance(row, Problem):
             yield row
         elif since is None or _time_of(row.get(LOGGED_AT)) >= since:

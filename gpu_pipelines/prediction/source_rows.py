@@ -20,7 +20,7 @@ from gpu_pipelines.data.images.named_images import NamedImages
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.text.sources import (
     MALFORMED_MESSAGES,
@@ -147,7 +147,7 @@ class RowSource:
             return
         others = BESIDE[INSTRUCTED] if self._are_instructions else BESIDE_CHATS if self._inputs.chats else ()
         needed = [name for name in self.columns if name not in others]
-        for file, (where, row) in rows_of(self.files, needed, SAME_COLUMNS, meter, others):
+        for file, (where, row) in rows_of(self.files, needed, meter, others):
             yield self._row(file, where, row)
 
     def _row(self, file: SourceFile, where: str, row: dict[str, Any] | Problem) -> InputRow:

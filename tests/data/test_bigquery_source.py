@@ -272,7 +272,7 @@ def test_no_more_is_read_ahead_than_a_page_of_each_stream(
 
     monkeypatch.setattr(read_session, "_Page", Page)
     found = open_source(settings_of(), Path("unused"))
-    reading = rows_of(found, [], "", Meter(found))
+    reading = rows_of(found, [], Meter(found))
     assert next(reading)
     time.sleep(0.5)
     # Of 32 pages one that is read, and one of each stream.
@@ -285,7 +285,7 @@ def test_reading_that_is_given_up_waits_for_no_answer(bigquery: BigQueryApi) -> 
     found = open_source(settings_of(), Path("unused"))
     bigquery.gate.clear()
     try:
-        reading = rows_of(found, [], "", Meter(found))
+        reading = rows_of(found, [], Meter(found))
         assert next(reading)
         time.sleep(0.5)
         started = time.monotonic()

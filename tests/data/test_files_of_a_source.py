@@ -239,7 +239,7 @@ def test_delimiters_are_told_by_the_header_or_given(delimiter: str, given: str, 
 def test_a_line_of_a_spreadsheet_before_the_header_tells_the_delimiter(first: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(f"{first}\n{table(0, '^')}", encoding="utf-8")
     found = find_files(settings_of(tmp_path / "t.csv"))
-    _, (place, row) = next(rows_of(found, ["text", "label"], "", Meter(found)))
+    _, (place, row) = next(rows_of(found, ["text", "label"], Meter(found)))
     assert (place, row) == (f"t.csv:{first.count(chr(10)) + 3}", {"label": "a", "text": "text 0"})
     assert len(rows(tmp_path / "t.csv")) == 30
     # It is no more than a hint.

@@ -48,7 +48,7 @@ def read(source: str, **changes: Any) -> list[tuple[str, Any]]:
     settings = PrepareSettings(**{"source": source, "task": "text_classification", **changes})
     assert settings.problems() == problems_here(settings) == []
     found = open_source(settings, Path("unused"))
-    return [row for _, row in rows_of(found, [], "", Meter(found))]
+    return [row for _, row in rows_of(found, [], Meter(found))]
 
 
 def test_a_split_of_a_configuration_is_read_row_by_row(data_set: Path) -> None:

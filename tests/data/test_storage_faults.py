@@ -95,7 +95,7 @@ def test_no_row_is_lost_or_read_twice(
     handler.orders[:], handler.done[:] = orders, []
     settings = PrepareSettings(source=f"{uri}/rows/{name}", task="text_classification")
     source = find_files(settings)
-    rows = [row for _, (_, row) in rows_of(source, ["text", "label"], "", Meter(source))]
+    rows = [row for _, (_, row) in rows_of(source, ["text", "label"], Meter(source))]
     assert rows == ROWS
     assert handler.done == orders
 

@@ -13,7 +13,7 @@ from gpu_pipelines.data.source_check import class_of
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, rows_of
+from gpu_pipelines.data.sources.rows import beside, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 
@@ -65,7 +65,7 @@ def image_records(
         return
     images = NamedImages.of(source, settings.image_root)
     columns, more = list(settings.column_choices()[0]), settings.columns_beside
-    for file, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter):
+    for file, (where, row) in rows_of(source, columns, meter):
         label = row if isinstance(row, Problem) else label_of(row, settings)
         record = _table_record(file, where, row, label, settings, images)
         yield replace(record, **beside(row, settings)) if more else record

@@ -16,16 +16,13 @@ class Reader(ABC):
     """Reads files one at a time; `as_damaged` reports what it raises on damaged files."""
 
     @abstractmethod
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         """The rows of a file in order, each with its place in the file; holds as few at once as possible.
 
         Args:
             file: the file.
             meter: takes how much has been read.
             columns: columns that it must have; others need not be read.
-            remedy: what to do if it lacks one.
             optional: columns to read if it has them.
 
         Raises:

@@ -16,19 +16,14 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
-#: What to do where a file lacks a column that the first one has.
-SAME_COLUMNS = "All files of a source need the same columns."
-
-
 def rows_of(
-    source: SourceFiles, columns: list[str], remedy: str, meter: Meter, optional: Sequence[str] = ()
+    source: SourceFiles, columns: list[str], meter: Meter, optional: Sequence[str] = ()
 ) -> Iterator[tuple[SourceFile, Row]]:
     """Reads the rows of all files in order, and no more of them at once than it must.
 
     Args:
         source: files of a format with rows.
         columns: those that each file must have; of Parquet and Arrow no others are read.
-        remedy: what to do where a file lacks one.
         meter: is told how much has been read.
         optional: columns that are read of the files that have them.
 
@@ -41,7 +36,7 @@ def rows_of(
         return
     for file in source:
         with as_damaged(file, source.format):
-            for where, values in reader_of(source.format).rows(file, meter, columns, remedy, optional):
+            for where, values in reader_of(source.format).rows(file, meter, columns, optional):
                 yield file, (f"{file.name}:{where}", values)
         meter.finish_file()
 

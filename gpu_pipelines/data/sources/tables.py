@@ -39,7 +39,7 @@ _TELLS_DELIMITER = re.compile(r'(?P<quote>"?)sep=(?P<delimiter>[^\w"])(?P=quote)
 _UNCLOSED = "a field begins with a quote and does not end with one; in a field in quotes each quote is doubled"
 
 
-def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
+def _require_columns(file: SourceFile, has: list[str], wanted: list[str]) -> None:
     missing = [column for column in wanted if column not in has]
     doubled = [column for column in wanted if has.count(column) > 1]
     if doubled:
@@ -52,7 +52,7 @@ def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy
         raise UserError(
             f"The table {file.name} has no column {' and no column '.join(repr(column) for column in missing)}; "
             f"it has {columns_in_words(has)}.",
-            remedy,
+            "All files of a source need the same columns.",
         )
 
 
@@ -68,9 +68,7 @@ class Csv(Reader):
         with text_of(file, Meter.of_nothing()) as stream:
             return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             taken: list[str] = []
             reader = _csv_reader(stream, file, [columns], taken)
@@ -78,7 +76,7 @@ class Csv(Reader):
                 names = [name for name in reader.fieldnames or [] if name]
             except csv.Error as error:
                 raise DamagedError(str(error)) from None
-            _require_columns(file, names, _there(names, columns, optional), remedy)
+            _require_columns(file, names, _there(names, columns, optional))
             while True:
                 taken.clear()
                 try:
@@ -162,13 +160,11 @@ class JsonLines(Reader):
     """One JSON object a line, or a list of them; the columns are those of the first rows."""
 
     def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
-        rows = islice(self.rows(file, Meter.of_nothing(), [], ""), _ROWS_LOOKED_AT + 1)
+        rows = islice(self.rows(file, Meter.of_nothing(), []), _ROWS_LOOKED_AT + 1)
         seen = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
         return [name for name in seen if name]
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             waiting: list[Row] = []
             seen: dict[str, None] = {}
@@ -188,7 +184,7 @@ class JsonLines(Reader):
                     yield from waiting
                     waiting = []
             if missing and seen:
-                _require_columns(file, list(seen), columns, remedy)
+                _require_columns(file, list(seen), columns)
             yield from waiting
 
 
@@ -241,16 +237,14 @@ class Parquet(_Columnar):
 
         return pq.read_schema(stored)
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         import pyarrow.parquet as pq
 
         # With a buffer a row group is read page by page; without one it would have to fit into memory.
         with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
             names = table.schema_arrow.names
             wanted = _there(names, columns, optional)
-            _require_columns(file, names, wanted, remedy)
+            _require_columns(file, names, wanted)
             groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
             size = sum(group.total_byte_size for group in groups)
             rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
@@ -264,13 +258,11 @@ class Arrow(_Columnar):
     def schema(self, stored: BinaryIO) -> Any:
         return _arrow_batches(stored)[0]
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         with file.open() as stored:
             schema, batches = _arrow_batches(stored)
             wanted = _there(schema.names, columns, optional)
-            _require_columns(file, list(schema.names), wanted, remedy)
+            _require_columns(file, list(schema.names), wanted)
             meter.follow(stored)
             chosen = (batch.select(wanted) if wanted else batch for batch in batches)
             yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
@@ -347,9 +339,7 @@ def _as_written(batch: Any) -> Any:
 class Documents(Reader):
     """Documents with one or more blank lines between two, each as the column `text`, named by its first line."""
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             document: list[bytes] = []
             first = size = 0

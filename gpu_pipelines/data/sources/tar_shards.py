@@ -42,9 +42,7 @@ class TarShards(Reader):
                     break
         return list(seen)
 
-    def rows(
-        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
-    ) -> Iterator[Row]:
+    def rows(self, file: SourceFile, meter: Meter, columns: list[str], optional: Sequence[str] = ()) -> Iterator[Row]:
         with decompressed(file, meter) as stored:
             stream = _Tail(stored)
             for key, parts in _samples(stream):

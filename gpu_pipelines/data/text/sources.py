@@ -13,7 +13,7 @@ from gpu_pipelines.data.cells import written
 from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, rows_of
+from gpu_pipelines.data.sources.rows import beside, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
@@ -92,7 +92,7 @@ def labelled_texts(
         UserError: a file cannot be read or lacks a column.
     """
     columns, more = list(source.columns or settings.column_choices()[0]), settings.columns_beside
-    for _, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter):
+    for _, (where, row) in rows_of(source, columns, meter):
         record = _labelled(where, row, settings, label_of)
         yield replace(record, **beside(row, settings)) if more else record
 
@@ -121,7 +121,7 @@ def plain_texts(
     more = settings.columns_beside
     read = list(dict.fromkeys((*texts, *more)))
     held = CHATS[:1] if are_instructions else texts
-    for _, (where, row) in rows_of(source, read, SAME_COLUMNS, meter, others):
+    for _, (where, row) in rows_of(source, read, meter, others):
         row = _with_conversation(row) if are_instructions else _with_messages(row, texts, are_chats)
         record = text_record(where, row, (*held, *others))
         yield replace(record, **beside(row, settings)) if more else record

@@ -10,7 +10,7 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, columns_read, rows_of
+from gpu_pipelines.data.sources.rows import beside, columns_read, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -100,7 +100,7 @@ class ComparedTexts(TextPreparation):
         # One file may have what stands beside a chat where another has none.
         columns = [name for name in self.source.columns if name not in BESIDE_CHATS]
         names = (_COMPLETION,) if self._are_judged else WITH_IMPLICIT_PROMPT
-        for _, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter, BESIDE_CHATS):
+        for _, (where, row) in rows_of(source, columns, meter, BESIDE_CHATS):
             found = row if isinstance(row, Problem) else compared(row, names)
             label = judgement(row.get(_LABEL)) if self._are_judged and not isinstance(row, Problem) else ""
             problem = next((each for each in (found, label) if isinstance(each, Problem)), None)

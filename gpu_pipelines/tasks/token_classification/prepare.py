@@ -11,7 +11,7 @@ from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.class_names import ClassNumbers, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import SAME_COLUMNS, beside, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -59,7 +59,7 @@ class TaggedTexts(TextPreparation):
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         columns = list(source.columns)
-        for _, (where, row) in rows_of(source, columns, SAME_COLUMNS, meter):
+        for _, (where, row) in rows_of(source, columns, meter):
             if isinstance(row, Problem):
                 yield TextRecord(where, "", problem=row)
                 continue

@@ -142,7 +142,7 @@ def _images_named(table: Path, column: str) -> list[str]:
 
     try:
         source = find_files(PrepareSettings(source=str(table), image_column=column))
-        rows = [row for _, (_, row) in islice(rows_of(source, [column], "", Meter(source)), _ROWS_LOOKED_AT)]
+        rows = [row for _, (_, row) in islice(rows_of(source, [column], Meter(source)), _ROWS_LOOKED_AT)]
     except UserError:
         return []
     values = [row.get(column) for row in rows if not isinstance(row, Problem)]
