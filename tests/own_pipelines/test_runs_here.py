@@ -17,7 +17,7 @@ from processes import InTerminal
 
 from gpu_pipelines.distributed.signals import adopt_orphans
 from gpu_pipelines.emulator.running.pipelines import _end_what_it_leaves as end_on_emulator
-from gpu_pipelines.targets.local.runner.kfp_runner import _ReadToItsEnd
+from gpu_pipelines.targets.local.runner.step_process import ReadToItsEnd
 
 MINE = Path(__file__).with_name("mine.py")
 
@@ -800,7 +800,7 @@ def test_a_process_that_a_step_leaves_behind_ends_with_the_step_as_with_a_contai
     on_emulator = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True)
     end_on_emulator(on_emulator)
     began = time.monotonic()
-    for step in (on_emulator, _ReadToItsEnd(command, stdout=subprocess.PIPE)):
+    for step in (on_emulator, ReadToItsEnd(command, stdout=subprocess.PIPE)):
         assert step.communicate() == ("started\n", None)
         assert step.returncode == 0
     assert time.monotonic() - began < 30
