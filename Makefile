@@ -3,7 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
-PIP = $(BIN)/python -m pip install --quiet --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+PIP = $(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS)
 # For make image and make test-images; docs/images.md explains them.
 DOCKER_BUILD ?= docker build
 BASE_IMAGE ?= python:3.11-slim-bookworm
@@ -130,7 +131,7 @@ build/mermaid.min.js:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.steps: $(VENV)/bin/python setup.cfg setup.py constraints.txt
+$(VENV)/.steps: $(VENV)/bin/python setup.cfg setup.py $(CONSTRAINTS)
 	@echo "installing into $(VENV), several GB: minutes in which pip prints nothing"
 	$(PIP) --editable '.[steps]'
 	touch $@

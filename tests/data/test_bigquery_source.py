@@ -59,7 +59,7 @@ def settings_of(source: str = SOURCE, **changes: Any) -> PrepareSettings:
 def rows_in(found: SourceFiles) -> list[tuple[str, dict[str, Any]]]:
     meter = Meter(found)
     rows = []
-    for _, (where, row) in rows_of(found, [], "", meter):
+    for _, (where, row) in rows_of(found, [], meter):
         assert isinstance(row, dict)
         rows.append((where, row))
     assert meter.share == 1.0
