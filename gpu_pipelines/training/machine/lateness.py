@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.distributed_c10d import _set_pg_timeout
 
 #: Until the first step processes compile, allocate and read; afterwards one that is so late on GPUs hangs.
 #: Source: torchtitan, `comm.init_timeout_seconds` and `comm.train_timeout_seconds`.
@@ -18,6 +18,8 @@ FIRST_STEP, NEXT_STEPS = timedelta(minutes=5), timedelta(seconds=100)
 #: So long after the last step has begun rank 0 says who is late. NCCL ends a process without a word of it.
 SECONDS_UNTIL_TOLD = 60.0
 _SECONDS_BETWEEN_NOTES = 1.0
+# It is public from PyTorch 2.14 on, where the former name warns.
+_set_timeout: Any = getattr(dist, "set_timeout", None) or distributed_c10d._set_pg_timeout
 
 
 class Progress:
@@ -72,7 +74,7 @@ def bound(waiting: timedelta, mesh: DeviceMesh | None) -> None:
         mesh: over which the model is sharded, from `mesh_of`; its groups have bounds of their own.
     """
     for group in {dist.group.WORLD, *(mesh.get_all_groups() if mesh else ())}:
-        _set_pg_timeout(waiting, group)
+        _set_timeout(waiting, group)
 
 
 def latest(store: Any, processes: int) -> str:
