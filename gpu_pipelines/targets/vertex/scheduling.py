@@ -155,6 +155,7 @@ class VertexSchedules(Schedules):
     def shown(self, found: Mapping[str, Any], done: str = "") -> list[str]:
         """A schedule with its version, its next runs and its parameters."""
         job, when = _job_of(found), _cron_of(found)
+        runtime = job.get("runtimeConfig", {})
         start, end = _moment(found.get("startTime")), _moment(found.get("endTime"))
         named = {
             done or "schedule": f"{found['displayName']} ({schedules.id_of(found)})",
@@ -164,7 +165,7 @@ class VertexSchedules(Schedules):
             "start": _shown(start, when),
             "end": _shown(end, when),
             "runs": _runs(found),
-            "root": job.get("runtimeConfig", {}).get("gcsOutputDirectory", "none"),
+            "root": runtime.get("gcsOutputDirectory", "none"),
         }
         lines = [f"{name:<9} {text}" for name, text in named.items()]
         if found.get("state") == "ACTIVE":
@@ -172,9 +173,7 @@ class VertexSchedules(Schedules):
             for number, time in enumerate(due):
                 lines.append(f"{'' if number else 'next runs':<9} {shown_time(time)}")
         if not done:
-            for number, (name, value) in enumerate(
-                sorted(job.get("runtimeConfig", {}).get("parameterValues", {}).items())
-            ):
+            for number, (name, value) in enumerate(sorted(runtime.get("parameterValues", {}).items())):
                 # The service writes every number with a decimal point.
                 text = f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
                 lines.append(f"{'' if number else 'with':<9} {name} = {text}")

@@ -138,7 +138,7 @@ def is_made(task: str, output: str, io_store: Any) -> bool:
 
 def alone(inputs: Any, kind: str) -> Any:
     """The parameters or the artifacts of a task's inputs."""
-    alone = type(inputs)()
-    alone.CopyFrom(inputs)
-    alone.ClearField("artifacts" if kind == "parameters" else "parameters")
-    return alone
+    kept = type(inputs)()
+    kept.CopyFrom(inputs)
+    kept.ClearField("artifacts" if kind == "parameters" else "parameters")
+    return kept
