@@ -10,6 +10,8 @@ import pytest
 import yaml
 from kfp import compiler
 
+from gpu_pipelines.tasks.tasks import TASKS
+
 DOCUMENT = Path(__file__).parents[2] / "docs" / "data-prep.md"
 
 
@@ -38,3 +40,9 @@ def test_data_is_prepared_after_what_google_s_component_left(
     assert tasks["prepare-data"]["dependentTasks"] == [before]
     caches = tasks["prepare-data"].get("cachingOptions", {}).get("enableCache", False)
     assert caches == (name != "reviews_by_sql")
+
+
+def test_the_document_names_the_sample_of_each_task() -> None:
+    (row,) = (line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `sample:"))
+    samples = {f"sample:{name}" for task in TASKS.values() for name in task.samples}
+    assert samples == set(re.findall(r"sample:\w+", row))
