@@ -167,6 +167,9 @@ def told_usage_error(error: Any) -> str:
     takes_parameters = error.ctx and "param" in {each.name for each in error.ctx.command.params}
     if takes_parameters and "extra argument" in problem and "=" in problem:
         problem += ". A parameter is given as -p NAME=VALUE."
+    elif "extra argument(s) (#" in problem:
+        # zsh does so, if nobody has changed it: a comment behind a pasted command is then part of the command.
+        problem += ". The shell took a comment for words; in zsh, setopt interactive_comments changes that."
     elif option and hasattr(error, "possibilities"):
         # `--model` and `--source` are meant as parameters, though they resemble `--nodes` and `--space`.
         close = get_close_matches(option, error.possibilities or (), n=1, cutoff=0.8 if takes_parameters else 0.6)

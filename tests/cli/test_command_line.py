@@ -79,6 +79,7 @@ def test_the_options_of_a_run_stand_in_groups(tmp_path: Path) -> None:
         (["run", PIPELINE, "--top-k", "3"], "error: There is no option --top-k. A parameter is given as -p", "run -h"),
         (["run", PIPELINE, "--model", "x"], "error: There is no option --model. A parameter is given as -p", "run -h"),
         (["run", PIPELINE, "a=1"], "error: Got unexpected extra argument(s) (a=1). A parameter is given", "run -h"),
+        (["doctor", "#", "why"], "error: Got unexpected extra argument(s) (# why). The shell took a", "doctor -h"),
         (["run", "train.ipynb"], "error: train.ipynb is a notebook", "Call gpu_pipelines.run(FUNCTION) in it"),
         (["run"], "error: Missing argument", "gpu-pipelines run -h"),
         (["run", PIPELINE, "--nodes", "many"], "error: Invalid value for '--nodes'", "gpu-pipelines run -h"),
