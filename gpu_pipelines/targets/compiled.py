@@ -85,7 +85,7 @@ def note_of_file(settings: ProjectSettings) -> str:
     if settings.image:
         return f"Its steps run in {settings.image}."
     return (
-        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own, and nobody can pull. Where "
+        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own; nobody can pull it. Where "
         "gpu-pipelines runs this file, it fills in that of the settings."
     )
 
