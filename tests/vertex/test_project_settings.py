@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -182,3 +184,10 @@ def test_all_that_is_missing_is_told_at_once_with_the_ways_to_give_it() -> None:
     said = str(caught.value)
     assert "Give --project, write project into gpu-pipelines.yaml, or set CLOUDSDK_CORE_PROJECT." in said
     assert "--pipeline-root" in said
+
+
+def test_the_document_lists_all_settings() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text(encoding="utf-8")
+    table = text.partition("| settings | what for |")[2].partition("\n\n")[0]
+    listed = [name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.partition(" | ")[0])]
+    assert sorted(listed) == sorted(each.name for each in fields(ProjectSettings) if each.name != "origins")
