@@ -69,6 +69,8 @@ def test_every_command_of_a_page_is_one_of_this_program(monkeypatch: pytest.Monk
 
 def test_the_english_of_the_pages_keeps_to_the_word_list() -> None:
     assert list(prose.problems()) == []
+    for other in ("CHANGELOG.md", "gpu_pipelines/new_project/templates/README.md.j2"):
+        assert list(prose.findings(other, (ROOT / other).read_text(encoding="utf-8"))) == []
     text = "The rows are read. Of images the\nclass is the folder; `Of a` is code.\n\nPlease wait for the the end.\n"
     assert list(prose.findings("page.md", text)) == [
         "page.md:1: 'Of i'; begin with the subject",
