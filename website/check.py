@@ -19,6 +19,8 @@ from pages import BLOCK, ROOT, links, navigation, pages, text_of
 from pages import prose as without_code
 
 _COMMAND = re.compile(r"^(?:\$ )?(?:!)?(?:nohup )?(?:\.venv/bin/)?(gpu-pipelines .+|make [a-z].*)$")
+#: What zsh refuses if no file has such a name, unless it is in quotes; comments are left alone.
+_QUOTED, _PATTERN = re.compile(r"'[^']*'|\"[^\"]*\"|\s#.*"), re.compile(r"[*?]")
 #: Languages whose blocks may hold commands.
 _SHELLS = ("", "sh", "bash", "console", "text")
 #: What ends a command, for the shell.
@@ -84,6 +86,8 @@ def command_problems() -> Iterator[str]:
                 yield from (f"{page}: {line}: there is no target {word}" for word in unknown)
             else:
                 yield from (f"{page}: {line}: {problem}" for problem in problems_of_command(group, words[1:]))
+                if _PATTERN.search(_QUOTED.sub("", line)):
+                    yield f"{page}: {line}: zsh takes * for names of files; quote it"
 
 
 def commands_of(text: str) -> Iterator[str]:

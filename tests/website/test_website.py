@@ -54,13 +54,14 @@ def test_every_command_of_a_page_is_one_of_this_program(monkeypatch: pytest.Monk
     text_of = pages.text_of
     bad = (
         "```\n$ gpu-pipelines run x.py \\\n    --taget vertex -p a=1 | less --chop\n"
-        "gpu-pipelines models shwo digits\n```\n"
+        "gpu-pipelines models shwo digits\ngpu-pipelines runs list * # 'a'\n```\n"
         "`make sight` and `gpu-pipelines job submit --image I -- --whatever`\n"
     )
     monkeypatch.setattr(check, "text_of", lambda page: bad if page == "docs/start.md" else text_of(page))
     assert [line.rpartition(": ")[2] for line in check.command_problems()] == [
         "there is no option --taget",
         "there is no command shwo",
+        "zsh takes * for names of files; quote it",
         "there is no target sight",
     ]
     (_, listed), *_ = commands.command_pages()
