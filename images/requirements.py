@@ -10,6 +10,8 @@ from pathlib import Path
 # Of kfp the steps need no dependency, so it is installed apart; the others, which would bring them, compile only.
 LEFT_OUT = ("kfp", "kfp-kubernetes", "google-cloud-pipeline-components")
 PACKAGE = "gpu-pipelines"
+#: Extras that the image of the steps has besides `steps`.
+FURTHER = ("kubeflow", "ray", "mlflow", "tune", "quantization", "benchmarks")
 
 
 def requirements(setup: str, extra: str) -> list[str]:
@@ -28,15 +30,7 @@ def requirements(setup: str, extra: str) -> list[str]:
     for named in re.findall(rf"{PACKAGE}\[(\w+)\]", extras[extra]):
         lines += extras[named].split("\n")
     if extra == "steps":
-        wholes = (
-            parser["options"]["install_requires"],
-            extras["kubeflow"],
-            extras["ray"],
-            extras["mlflow"],
-            extras["tune"],
-            extras["quantization"],
-            extras["benchmarks"],
-        )
+        wholes = (parser["options"]["install_requires"], *(extras[each] for each in FURTHER))
         lines += [line for whole in wholes for line in whole.split("\n")]
     wanted = dict.fromkeys(line for line in lines if line)
     return [line for line in wanted if re.split(r"[^\w.-]", line)[0] not in (*LEFT_OUT, PACKAGE)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,12 @@ DOCKERFILES = {name: (ROOT / f"images/{name}/Dockerfile").read_text() for name i
 #: What a Dockerfile builds by itself.
 DEFAULTS = {"steps": "cu126", "serving": "cpu"}
 BUILD_ARGUMENTS = ("BASE_IMAGE", "TORCH_INDEX_URL")
+
+
+def test_the_document_names_the_extras_of_the_image_of_the_steps() -> None:
+    listed = re.findall(r"^- \*\*Packages\*\*(.*?)at the versions", (ROOT / "docs/images.md").read_text(), re.M | re.S)
+    further = runpy.run_path(str(ROOT / "images/requirements.py"))["FURTHER"]
+    assert re.findall(r"`\[(\w+)\]`", listed[0]) == ["steps", *further]
 
 
 def table() -> dict[str, dict[str, str]]:
