@@ -30,7 +30,7 @@ def evaluate(
     """Scores checkpoints or models on a dataset, as the step `evaluate_checkpoints`; `val` ranks, `test` decides.
 
     Args:
-        dataset: output of `prepare_data`, such as `run.artifacts["dataset"]`; a folder or `gs://…`.
+        dataset: output of `prepare_data`, such as `run.artifact("dataset")`; a folder or `gs://…`.
         checkpoints: where a training left its checkpoints, or a model in Hugging Face layout; several are ranked
             together.
         output: a folder that gets the best one with its evaluation, `model`, and `report.html`; None for neither.
