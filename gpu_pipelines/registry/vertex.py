@@ -196,7 +196,13 @@ class VertexRegistry(Registry):
         if all(given.values()):
             return ProjectSettings(project=given["project"], region=given["region"])
         settings = load_project_settings(given)
-        settings.require("project", "region")
+        # Most commands of a registry have no options for them.
+        if missing := [name for name in given if not getattr(settings, name)]:
+            raise UserError(
+                f"The registry vertex://{self._address} needs a project and a region: "
+                f"{' and '.join(f'no {name}' for name in missing)} is known.",
+                f"Write {' and '.join(missing)} into {FILE}, or give the registry as vertex://PROJECT/REGION.",
+            )
         return settings
 
     @property

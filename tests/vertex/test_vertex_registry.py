@@ -354,3 +354,11 @@ def test_a_model_that_is_evaluated_again_adds_no_version(registry: Registry, tmp
     again = add(registry, evaluated(tmp_path / "2", "a", dataset_fingerprint="e" * 64), seen=1)
     assert (again.number, again.added) == (1, False)
     assert len(registry.versions("digits")) == 1
+
+
+@pytest.mark.usefixtures("no_project_settings")
+def test_a_registry_without_a_project_names_no_option_that_its_commands_lack() -> None:
+    with pytest.raises(UserError) as caught:
+        open_registry("vertex://").names()
+    assert caught.value.problem.endswith("vertex:// needs a project and a region: no project and no region is known.")
+    assert caught.value.remedy.startswith("Write project and region into gpu-pipelines.yaml, or give the registry as")
