@@ -12,13 +12,14 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from gpu_pipelines.distributed import signals
 from gpu_pipelines.distributed.members import Cluster
@@ -39,8 +40,13 @@ _ERROR = "user_error.json"
 _WORK = "work.json"
 _RUN = "train_model"
 _LAST_LINES, _LONGEST_LINE = 8, 2_000
+_SECONDS_BETWEEN_READS = 0.1
+#: How often the state of a progress bar is shown.
+_SECONDS_BETWEEN_STATES = 15.0
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"frame #\d+: ")
+#: Moves of the cursor, by which tqdm draws several bars.
+_CURSOR = re.compile(r"\x1b\[[0-9;]*[A-HJK]")
 #: Text that libraries of collectives write when another process is gone (Gloo, PyTorch's stores, NCCL in PyTorch).
 _OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
 
@@ -88,6 +94,45 @@ def killed_is_said(what: str) -> Iterator[None]:
         raise ProcessKilledError(
             f"{what} was killed, most probably because the memory of the machine is full."
         ) from None
+
+
+class _Lines:
+    """Shows what a program writes to stderr, line by line; of a progress bar, which draws its line anew, few states.
+
+    Args:
+        prefix: is put before each line.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix, self._rest, self._shown_at = prefix, "", -_SECONDS_BETWEEN_STATES
+        self._decoder = getincrementaldecoder("utf-8")("replace")
+
+    def add(self, chunk: bytes) -> None:
+        """Takes what the program has written since."""
+        *lines, rest = (self._rest + self._decoder.decode(chunk)).split("\n")
+        for line in lines:
+            if (state := _state(line)) or line == state:
+                self._show(state)
+        before, drawn_anew, last = rest.rpartition("\r")
+        self._rest = drawn_anew + (last or _state(before))
+        if drawn_anew and time.monotonic() - self._shown_at >= _SECONDS_BETWEEN_STATES and (state := _state(rest)):
+            self._shown_at = time.monotonic()
+            self._show(state)
+
+    def end(self) -> None:
+        """Shows a last line that is not finished."""
+        if state := _state(self._rest):
+            self._show(state)
+
+    def _show(self, line: str) -> None:
+        sys.stderr.write(f"{self._prefix}{line}\n")
+        sys.stderr.flush()
+
+
+def _state(line: str) -> str:
+    """What a terminal shows of a line: what was drawn last, if that is not blank."""
+    drawn = (part.rstrip() for part in reversed(_CURSOR.sub("", line).split("\r")))
+    return next(filter(None, drawn), "")
 
 
 def leave_for_the_launcher(error: UserError) -> None:
@@ -185,7 +230,7 @@ class Workers(ABC):
 
         A C++ exception, such as of NCCL's watchdog, has its message above many stack frames; these are left out.
         """
-        shown = (line.rstrip().rpartition("\r")[2][:_LONGEST_LINE] for line in self._stderr(local_rank).split("\n"))
+        shown = (_state(line)[:_LONGEST_LINE] for line in self._stderr(local_rank).split("\n"))
         return [line for line in shown if line.strip() and not _FRAME.match(line)][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:
@@ -245,10 +290,33 @@ class Torchrun(Workers):
             role="rank",
             max_restarts=0,
             monitor_interval=SECONDS_BETWEEN_LOOKS,
-            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), tee=Std.ERR),
-            log_line_prefix_template="[rank ${rank}] ",
+            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), redirects=Std.ERR),
         )
-        elastic_launch(config, sys.executable)("-u", *self._arguments)
+        ended = threading.Event()
+        reader = threading.Thread(target=self._show_stderr, args=(ended,), daemon=True, name="stderr")
+        reader.start()
+        try:
+            elastic_launch(config, sys.executable)("-u", *self._arguments)
+        finally:
+            ended.set()
+            reader.join()
+
+    def _show_stderr(self, ended: threading.Event) -> None:
+        """Shows what the processes write, with their ranks; torchrun itself would show each state of a progress bar."""
+        first = self._cluster.node_rank * self._processes
+        with ExitStack() as files:
+            open_files: dict[Path, tuple[BinaryIO, _Lines]] = {}
+            is_last = False
+            while not is_last:
+                is_last = ended.wait(_SECONDS_BETWEEN_READS)
+                for path in self._logs.glob("**/stderr.log"):
+                    if path not in open_files:
+                        lines = _Lines(f"[rank {first + int(path.parent.name)}] ")
+                        open_files[path] = files.enter_context(path.open("rb")), lines
+                    file, lines = open_files[path]
+                    lines.add(file.read())
+            for _, lines in open_files.values():
+                lines.end()
 
 
 @dataclass(frozen=True)
@@ -290,8 +358,9 @@ class Program(Workers):
 
 def _copy(stderr: Any, log: Path) -> None:
     """Copies a program's stderr to that of this process and to a file, until it ends."""
+    lines = _Lines()
     with log.open("wb", buffering=0) as copy:
         while chunk := stderr.read1(65_536):
             copy.write(chunk)
-            sys.stderr.write(chunk.decode("utf-8", "replace"))
-            sys.stderr.flush()
+            lines.add(chunk)
+    lines.end()

@@ -267,7 +267,9 @@ def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["plain", "torchrun"])
-def test_a_script_that_fails_ends_with_its_status_and_last_lines(tmp_path: Path, launcher: str) -> None:
+def test_a_script_that_fails_ends_with_its_status_and_last_lines(
+    tmp_path: Path, launcher: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UserError) as caught:
         run(
             tmp_path,
@@ -277,6 +279,8 @@ def test_a_script_that_fails_ends_with_its_status_and_last_lines(tmp_path: Path,
         )
     assert "ended with exit status 1." in str(caught.value)
     assert str(caught.value).endswith("ValueError: no column label")
+    prefix = "[rank 0] " if launcher == "torchrun" else ""
+    assert capfd.readouterr().err.splitlines()[-1] == f"{prefix}ValueError: no column label"
 
 
 def test_a_progress_bar_does_not_hide_why_a_script_has_failed(tmp_path: Path) -> None:
@@ -285,6 +289,17 @@ def test_a_progress_bar_does_not_hide_why_a_script_has_failed(tmp_path: Path) ->
     with pytest.raises(UserError) as caught:
         run(tmp_path, text)
     assert str(caught.value).splitlines()[1:] == ["  no key lr in config.yaml", "  19/20"]
+
+
+def test_progress_bars_are_drawn_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TQDM_MININTERVAL", "7")
+    text = "import os, tqdm\nopen('%s', 'w').write(str(tqdm.tqdm([]).mininterval))" % (tmp_path / "seconds")
+    for environment, seconds in ({}, "7.0"), ({"TQDM_MININTERVAL": 2}, "2.0"):
+        run(tmp_path, text, environment=environment)
+        assert (tmp_path / "seconds").read_text() == seconds
+    monkeypatch.delenv("TQDM_MININTERVAL")
+    run(tmp_path, text)
+    assert (tmp_path / "seconds").read_text() == "15.0"
 
 
 def test_a_row_in_an_error_does_not_fill_the_record_of_the_run(tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ from gpu_pipelines.training.script.variables import (
 
 #: What `accelerate launch --cpu` sets.
 USE_CPU = "ACCELERATE_USE_CPU"
+#: How often tqdm draws a bar, in seconds: its default would make ten lines of a log each second.
+BAR_INTERVAL = "TQDM_MININTERVAL"
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,7 @@ def run_with(
         Interrupted: it was interrupted.
     """
     idleness = idleness_of(idle_stop, devices, cluster, _gpus() if launcher in ONE_PROCESS else 0)
+    own = {BAR_INTERVAL: os.environ.get(BAR_INTERVAL, "15"), **own}
     if launcher == "torchrun":
         if devices.kind == "cpu" and devices.processes * cluster.nodes > 1:
             # Without it each process of Accelerate, and so of transformers' Trainer, is a training by itself on CPUs,
