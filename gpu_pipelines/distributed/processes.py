@@ -19,7 +19,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from gpu_pipelines.distributed import signals
 from gpu_pipelines.distributed.members import Cluster
@@ -38,6 +38,8 @@ LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
 _ERROR = "user_error.json"
 _WORK = "work.json"
+#: The files in which torchrun keeps what a process writes.
+_STDOUT, _STDERR = "stdout.log", "stderr.log"
 _RUN = "train_model"
 _LAST_LINES, _LONGEST_LINE = 8, 2_000
 _SECONDS_BETWEEN_READS = 0.1
@@ -97,14 +99,15 @@ def killed_is_said(what: str) -> Iterator[None]:
 
 
 class _Lines:
-    """Shows what a program writes to stderr, line by line; of a progress bar, which draws its line anew, few states.
+    """Shows what a program writes, line by line; of a progress bar, which draws its line anew, few states.
 
     Args:
+        to: standard output or error.
         prefix: is put before each line.
     """
 
-    def __init__(self, prefix: str = "") -> None:
-        self._prefix, self._rest, self._shown_at = prefix, "", -_SECONDS_BETWEEN_STATES
+    def __init__(self, to: TextIO, prefix: str = "") -> None:
+        self._to, self._prefix, self._rest, self._shown_at = to, prefix, "", -_SECONDS_BETWEEN_STATES
         self._decoder = getincrementaldecoder("utf-8")("replace")
 
     def add(self, chunk: bytes) -> None:
@@ -125,8 +128,9 @@ class _Lines:
             self._show(state)
 
     def _show(self, line: str) -> None:
-        sys.stderr.write(f"{self._prefix}{line}\n")
-        sys.stderr.flush()
+        encoding = self._to.encoding or "utf-8"
+        self._to.write(f"{self._prefix}{line}\n".encode(encoding, "replace").decode(encoding))
+        self._to.flush()
 
 
 def _state(line: str) -> str:
@@ -174,7 +178,7 @@ class Workers(ABC):
         self._asked: set[int] = set()
 
     def start(self, logs: Path) -> None:
-        """Starts them; their stderr is also kept below `logs`."""
+        """Starts them; what they write is also kept below `logs`."""
         import psutil
 
         self._logs = logs
@@ -254,7 +258,7 @@ class Workers(ABC):
         return " (often: the machine ran out of memory)"
 
     def _stderr(self, local_rank: int) -> str:
-        for file in self._logs.glob(f"**/{local_rank}/stderr.log"):
+        for file in self._logs.glob(f"**/{local_rank}/{_STDERR}"):
             return file.read_bytes().decode(errors="replace")
         return ""
 
@@ -290,10 +294,10 @@ class Torchrun(Workers):
             role="rank",
             max_restarts=0,
             monitor_interval=SECONDS_BETWEEN_LOOKS,
-            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), redirects=Std.ERR),
+            logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), redirects=Std.ALL),
         )
         ended = threading.Event()
-        reader = threading.Thread(target=self._show_stderr, args=(ended,), daemon=True, name="stderr")
+        reader = threading.Thread(target=self._show_output, args=(ended,), daemon=True, name="output")
         reader.start()
         try:
             elastic_launch(config, sys.executable)("-u", *self._arguments)
@@ -301,21 +305,22 @@ class Torchrun(Workers):
             ended.set()
             reader.join()
 
-    def _show_stderr(self, ended: threading.Event) -> None:
-        """Shows what the processes write, with their ranks; torchrun itself would show each state of a progress bar."""
+    def _show_output(self, ended: threading.Event) -> None:
+        """Shows what the processes write; torchrun itself would mix their lines, and show each state of a bar."""
         first = self._cluster.node_rank * self._processes
+        shown: dict[Path, tuple[BinaryIO, _Lines]] = {}
         with ExitStack() as files:
-            open_files: dict[Path, tuple[BinaryIO, _Lines]] = {}
             is_last = False
             while not is_last:
                 is_last = ended.wait(_SECONDS_BETWEEN_READS)
-                for path in self._logs.glob("**/stderr.log"):
-                    if path not in open_files:
-                        lines = _Lines(f"[rank {first + int(path.parent.name)}] ")
-                        open_files[path] = files.enter_context(path.open("rb")), lines
-                    file, lines = open_files[path]
+                for path in sorted(self._logs.glob(f"**/*/{_STDERR}")) + sorted(self._logs.glob(f"**/*/{_STDOUT}")):
+                    if path not in shown:
+                        rank = f"[rank {first + int(path.parent.name)}] "
+                        lines = _Lines(sys.stderr, rank) if path.name == _STDERR else _Lines(sys.stdout)
+                        shown[path] = files.enter_context(path.open("rb")), lines
+                    file, lines = shown[path]
                     lines.add(file.read())
-            for _, lines in open_files.values():
+            for _, lines in shown.values():
                 lines.end()
 
 
@@ -342,25 +347,30 @@ class Program(Workers):
         self._command, self._environment = command, dict(environment)
 
     def _run(self) -> None:
-        log = self._logs / "0" / "stderr.log"
+        log = self._logs / "0" / _STDERR
         log.parent.mkdir()
         self._environment[ERROR_FILE] = str(log.with_name(_ERROR))
-        process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True)
-        assert process.stderr
-        reader = threading.Thread(target=_copy, args=(process.stderr, log), daemon=True, name="stderr")
-        reader.start()
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            self._command, env=self._environment, stdout=pipe, stderr=pipe, start_new_session=True
+        )
+        copies = (process.stderr, sys.stderr, log), (process.stdout, sys.stdout, Path(os.devnull))
+        readers = [threading.Thread(target=_copy, args=each, daemon=True, name="output") for each in copies]
+        for reader in readers:
+            reader.start()
         code = process.wait()
         self.kill()  # processes that it left behind
-        reader.join()
+        for reader in readers:
+            reader.join()
         if code:
             raise _ProgramError(code)
 
 
-def _copy(stderr: Any, log: Path) -> None:
-    """Copies a program's stderr to that of this process and to a file, until it ends."""
-    lines = _Lines()
+def _copy(output: Any, to: TextIO, log: Path) -> None:
+    """Shows what a program writes, and copies it to a file, until it ends."""
+    lines = _Lines(to)
     with log.open("wb", buffering=0) as copy:
-        while chunk := stderr.read1(65_536):
+        while chunk := output.read1(65_536):
             copy.write(chunk)
             lines.add(chunk)
     lines.end()

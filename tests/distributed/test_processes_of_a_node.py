@@ -36,7 +36,7 @@ class Stderr(StringIO):
     """The stderr of a process, which is shown."""
 
     def __init__(self) -> None:
-        self.lines = _Lines("[rank 1] ")
+        self.lines = _Lines(sys.stderr, "[rank 1] ")
 
     def write(self, text: str) -> int:
         self.lines.add(text.encode())
