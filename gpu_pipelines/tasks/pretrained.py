@@ -254,6 +254,23 @@ def labels_of(config: Mapping[str, Any]) -> list[str]:
     return [str(config["id2label"][str(index)]) for index in range(len(config["id2label"]))]
 
 
+def require_numbered(directory: Path, named: Iterable[Any], remedy: str) -> None:
+    """Checks that the classes of a model of another program have the numbers from 0.
+
+    Args:
+        directory: the model.
+        named: their numbers, as its config.json or transformers has them.
+        remedy: what to do.
+
+    Raises:
+        UserError: one is missing.
+    """
+    known = set(map(str, named))
+    if lost := [number for number in range(len(known)) if str(number) not in known]:
+        problem = f"The config.json of {directory} names {len(known)} classes (id2label), and none has the number"
+        raise UserError(f"{problem} {lost[0]}.", remedy)
+
+
 def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
     """The classes of a model of another program, in its order.
 
@@ -278,10 +295,7 @@ def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
         )
     if "id2label" not in config:
         raise UserError(f"The config.json of {directory} does not name its classes (id2label).", remedy)
-    named = config["id2label"]
-    if lost := [number for number in range(len(named)) if str(number) not in named]:
-        problem = f"The config.json of {directory} names {len(named)} classes (id2label), and none has the number"
-        raise UserError(f"{problem} {lost[0]}.", remedy)
+    require_numbered(directory, config["id2label"], remedy)
     labels = labels_of(config)
     if not set(labels) & set(wanted):
         raise UserError(

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
-from transformers import BertTokenizerFast
+from transformers import BertConfig, BertForTokenClassification, BertTokenizerFast
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
@@ -49,6 +49,7 @@ LAST = "step-00000060"
 SETTINGS = TrainingSettings(
     model="bert-micro", max_steps=60, checkpoint_every_steps=30, global_batch_size=16, learning_rate=5e-3
 )
+SMALL = {"vocab_size": 8, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
 NAMES = ("Ada", "Grace", "Alan", "Edsger", "Barbara")
 PLACES = ("Paris", "Oslo", "Rome", "Lima")
 
@@ -252,3 +253,9 @@ def test_the_sample_is_of_the_manual_that_ships_with_python(tmp_path: Path) -> N
     kinds = {tag[2:] for row in rows for tag in row["label"]} - {""}
     assert kinds == {"CODE", "PEP", "TERM"}
     assert PrepareSettings(task="token_classification", source="sample:manual").problems() == []
+
+
+def test_a_model_whose_tags_are_counted_from_1_is_refused(tmp_path: Path) -> None:
+    model = BertForTokenClassification(BertConfig(**SMALL, id2label={1: "O", 2: "B-PER"}))
+    with pytest.raises(UserError, match=r"names 2 classes \(id2label\), and none has the number 0"):
+        TokenClassification(["O", "B-PER"], None, 8).taking_over(tmp_path, model)  # type: ignore[arg-type]

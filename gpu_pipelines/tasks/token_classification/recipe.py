@@ -71,6 +71,7 @@ class TokenClassification(TextRecipe):
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[TokenClassification, nn.Module]:
         config: Any = model.config
+        pretrained.require_numbered(directory, config.id2label, "Number them from 0, in the order of its outputs.")
         names = [config.id2label[number] for number in range(len(config.id2label))]
         if unknown := {tag[2:] for tag in self.tags} - {tag[2:] for tag in names}:
             raise UserError(f"The model in {directory} does not know the entities {', '.join(sorted(unknown))}.")
