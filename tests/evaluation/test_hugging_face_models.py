@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.models.hugging_face import damaged_file, open_model, why_none
+from gpu_pipelines.evaluation.models.hugging_face import damaged_file, models_in, open_model, why_none
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.model_places import base_of_adapters
 from gpu_pipelines.tasks.pretrained import labels_for
@@ -146,6 +146,13 @@ def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
     assert last == saved != first
 
 
+def test_folders_that_a_program_keeps_for_itself_are_no_checkpoints(tmp_path: Path) -> None:
+    for name in ("checkpoint-2", "tmp-checkpoint-4", ".cache", "best"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    assert models_in(tmp_path) == [(tmp_path / "best", 0), (tmp_path / "checkpoint-2", 2)]
+
+
 def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
     texts: Dataset, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +169,10 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
     assert "passing over checkpoint-1500: model.safetensors is damaged or missing" in capsys.readouterr().out
     shutil.copytree(trained / "checkpoint-500", tmp_path / "trained/checkpoint-250")
     config = tmp_path / "trained/checkpoint-250/config.json"
+    assert not damaged_file(config.parent)
+    config.write_text("[]")
+    assert damaged_file(config.parent) == "config.json"
+    shutil.copy(trained / "checkpoint-500/config.json", config)
     config.write_bytes(config.read_bytes()[:-100])
     assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "last").checkpoints] == [500]
     assert "passing over checkpoint-250: config.json is damaged" in capsys.readouterr().out

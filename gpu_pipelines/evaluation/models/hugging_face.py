@@ -28,6 +28,8 @@ KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merge
 LEFT_OUT = ("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json")
 #: Files that Python's pickle reads, as Lightning and torch.save write them.
 _PICKLED = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
+#: How the names of folders begin that a program keeps for itself, as transformers' Trainer where it was saving.
+_UNFINISHED = (".", "tmp-")
 _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
 
 
@@ -44,7 +46,8 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
     Raises:
         UserError: all models have their weights only in pickles.
     """
-    found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
+    paths = [path for path in sorted(directory.glob("*")) if not path.name.startswith(_UNFINISHED)]
+    found = [(path, _number_of(path)) for path in paths if is_model(path)]
     if is_model(directory):
         found = [(path, number) for path, number in found if CHECKPOINT_NAME.fullmatch(path.name)]
         found.append((directory, max((number for _, number in found), default=0)))
@@ -119,7 +122,8 @@ def damaged_file(directory: Path) -> str:
     """
     settings, weights = (ADAPTERS, {ADAPTER_WEIGHTS}) if holds_adapters(directory) else (CONFIG, set())
     try:
-        json.loads((directory / settings).read_bytes())
+        if not isinstance(json.loads((directory / settings).read_bytes()), dict):
+            return settings
     except ValueError:
         return settings
     found = weights | {path.name for path in directory.glob("*.safetensors")}
