@@ -128,6 +128,12 @@ def test_what_a_rehearsed_script_leaves_is_marked(spec: str, tmp_path: Path, mon
     assert made["checkpoints"].metadata["rehearsal"] is bool(spec)
 
 
+def test_arguments_and_variables_are_those_that_were_written(tmp_path: Path) -> None:
+    run(tmp_path, TELLS, arguments=["--flag", True, 40.0, 0.5], environment={"MINE": False, "MINE_TOO": 40.0})
+    assert told(tmp_path)["arguments"] == ["--flag", "true", "40", "0.5"]
+    assert told(tmp_path)["variables"].items() >= {"MINE": "false", "MINE_TOO": "40"}.items()
+
+
 def test_arguments_name_places_that_are_known_when_the_script_runs(tmp_path: Path) -> None:
     run(tmp_path, TELLS, arguments=["--output_dir={checkpoints}", "{dataset}/train", "{metrics}"])
     out = tmp_path / "out"
@@ -257,6 +263,14 @@ def test_a_log_of_another_program_by_the_same_name_is_no_failure(tmp_path: Path)
     (tmp_path / "trainer_state.json").write_text('{"log_history": [null, "x"]}')
     add_logged(tmp_path, tmp_path / "metrics.jsonl")
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["loss"] == 0.5
+
+
+def test_a_number_without_bounds_is_not_finite(tmp_path: Path) -> None:
+    huge, metrics = "9" * 400, tmp_path / "metrics.jsonl"
+    metrics.write_text(f'{{"step": 1, "loss": {huge}, "note": "2"}}\n{{"step": {huge}, "loss": 1}}\n')
+    (tmp_path / "trainer_state.json").write_text(f'{{"log_history": [{{"step": 2, "loss": {huge}}}]}}')
+    add_logged(tmp_path, metrics)
+    assert read_metrics(metrics) == [{"step": 1, "loss": float("inf")}, {"step": 2, "loss": float("inf")}]
 
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:

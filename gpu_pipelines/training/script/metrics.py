@@ -47,11 +47,20 @@ def _entry(line: str) -> dict[str, float] | None:
     if not isinstance(content, dict):
         return None
     numbers = {
-        name: float(value)
+        name: number
         for name, value in content.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not isinstance(value, (str, bool)) and (number := _number(value)) is not None
     }
     return numbers if math.isfinite(numbers.get("step", math.nan)) else None
+
+
+def _number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+    except OverflowError:  # JSON's integers have no bound
+        return math.inf
 
 
 def add_logged(folder: Path, metrics: Path) -> None:
@@ -101,11 +110,8 @@ def _curves(entries: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, float]]:
     for entry in entries:
         found = {}
         for name, value in entry.items():
-            try:
-                number = float(value)
-            except (TypeError, ValueError):
-                continue
-            if not name.endswith(_NO_CURVES):
+            number = _number(value)
+            if number is not None and not name.endswith(_NO_CURVES):
                 found[name] = number
         if len(found) > 1 and math.isfinite(found.get("step", math.nan)):
             yield {**found, "step": int(found["step"])}

@@ -120,7 +120,7 @@ def run_script(
         checkpoints = str(store.directory) if is_mirrored else place
         Path(checkpoints).mkdir(parents=True, exist_ok=True)  # where a bucket is mounted, nobody has
         own = script_variables(dataset, store.uri, checkpoints, store.directory / METRICS, os.environ)
-        own |= {name: str(value) for name, value in settings.environment.items()}
+        own |= settings.variables
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *with_places(settings.words, own)]

@@ -22,6 +22,13 @@ _SEVERAL_WORDS = re.compile(r"--[\w-]+\s+\S")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
+def _written(value: Any) -> str:
+    """A value as it was written: KFP hands on 40 in a list as 40.0, and `true` is Python's True."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 @dataclass(frozen=True)
 class ScriptSettings:
     """The parameters of `run_training_script`."""
@@ -59,9 +66,13 @@ class ScriptSettings:
 
     @property
     def words(self) -> list[str]:
-        """The arguments for the script. KFP hands on a whole number in a list as 40.0; it becomes 40."""
-        whole = (int(each) if isinstance(each, float) and each.is_integer() else each for each in self.arguments)
-        return [str(each) for each in whole]
+        """The arguments for the script."""
+        return [_written(each) for each in self.arguments]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables for the script."""
+        return {name: _written(value) for name, value in self.environment.items()}
 
     def problems(self) -> list[str]:
         """All problems with the values, a sentence each."""
