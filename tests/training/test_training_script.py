@@ -421,13 +421,16 @@ def archive(path: Path, **files: str) -> None:
         ("import jax.numpy as jnp, os", "jax"),
         ("import jax, os\nprocesses = os.environ['WORLD_SIZE']", ""),
         ("import keras\nfrom torch import distributed", ""),
+        ("import torch\nfrom lightning import Trainer\nTrainer()", "lightning"),
+        ("import torch\nfrom lightning import Trainer\nTrainer(devices=2)", ""),
         ("import numpy", ""),
         ("no Python", ""),
     ],
 )
 def test_a_script_whose_processes_would_train_alone_is_found(tmp_path: Path, text: str, framework: str) -> None:
     (tmp_path / "train.py").write_text(text)
-    assert trains_alone(tmp_path / "train.py") == framework
+    assert trains_alone(tmp_path / "train.py", "cpu") == framework
+    assert trains_alone(tmp_path / "train.py", "cuda") == ("" if framework == "lightning" else framework)
 
 
 @pytest.mark.parametrize(("processes", "warned"), [(2, True), (1, False)])

@@ -12,11 +12,16 @@ _JOINING = frozenset(("accelerate", "deepspeed", "lightning", "pytorch_lightning
 _VARIABLES = re.compile(r"\b(WORLD_SIZE|LOCAL_RANK|RANK)\b")
 
 
-def trains_alone(script: Path) -> str:
+#: Its Trainer joins the processes of GPUs by itself; without a GPU it takes one device, unless told how many.
+_LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
+
+
+def trains_alone(script: Path, kind: str) -> str:
     """The framework of a script whose processes would know nothing of each other; empty if they may.
 
     Args:
         script: a file of Python.
+        kind: of the devices, such as `cpu`.
     """
     text = script.read_text(encoding="utf-8", errors="replace")
     try:
@@ -26,6 +31,10 @@ def trains_alone(script: Path) -> str:
     names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     imported = {name.partition(".")[0] for name in names}
-    if imported & _JOINING or _VARIABLES.search(text):
+    if _VARIABLES.search(text):
+        return ""
+    if kind == "cpu" and "devices" not in text and (lightning := imported & _LIGHTNING):
+        return min(lightning)
+    if imported & _JOINING:
         return ""
     return next((name for name in _ALONE if name in imported), "")

@@ -125,7 +125,7 @@ def run_script(
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *with_places(settings.words, own)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
-        _warn_of_processes(settings, target[0], devices.processes * cluster.nodes)
+        _warn_of_processes(settings, Path(target[0]), devices.processes * cluster.nodes, devices.kind)
         mirror = MirroredFolder(store.uri, store.directory, cluster.node_rank) if is_mirrored else nullcontext()
         if not cluster.is_rank_0:
             with dumps_kept(store), mirror:
@@ -148,11 +148,11 @@ def run_script(
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
 
 
-def _warn_of_processes(settings: ScriptSettings, script: str, processes: int) -> None:
+def _warn_of_processes(settings: ScriptSettings, script: Path, processes: int, kind: str) -> None:
     """Says so if each process of a script would be a training by itself."""
     if settings.launcher != "torchrun" or settings.module or processes == 1:
         return
-    if framework := trains_alone(Path(script)):
+    if framework := trains_alone(script, kind):
         print(
             f"warning: {settings.script} imports {framework} and reads no variable of torchrun: each of {processes} "
             "processes trains by itself and overwrites what the others save. Give launcher=plain, or let the script "
