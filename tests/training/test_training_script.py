@@ -481,6 +481,8 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> Non
     [
         ({"script": ""}, "script is empty"),
         ({"script": "train.sh"}, "give a .py file"),
+        ({"script": "torchrun --nproc-per-node 2 train.py"}, "give the .py file alone"),
+        ({"script": "train.py --epochs 3"}, "what follows it as arguments"),
         ({"script": "-c print"}, "a module is given as -m package.module"),
         ({"script": "-m a.b --flag"}, "a module is given as -m package.module"),
         ({"script": "missing.py"}, "There is no script"),

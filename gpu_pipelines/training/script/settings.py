@@ -18,6 +18,7 @@ ONE_PROCESS = ("tensorflow", "plain")
 MOST_PROCESSES = 256
 
 _MODULE = re.compile(r"-m +(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+_WHOLE_COMMAND = re.compile(r"(accelerate|deepspeed|horovodrun|python3?|torchrun)\s.*|.*\.py\s+-.*")
 _SEVERAL_WORDS = re.compile(r"--[\w-]+\s+\S")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -100,6 +101,8 @@ class ScriptSettings:
             return ["script is empty: give a .py file, or -m and a module as on Python's command line."]
         if script.startswith("-") and not self.module:
             return [f"script is {script!r}: a module is given as -m package.module, arguments in arguments."]
+        if _WHOLE_COMMAND.fullmatch(script):
+            return [f"script is {script!r}: give the .py file alone, and what follows it as arguments."]
         if not self.module and not script.endswith(".py"):
             return [f"script is {script!r}: give a .py file, or -m and a module; folders and archives go to code."]
         if self.code and not self.module and ("://" in script or Path(script).is_absolute()):
