@@ -129,6 +129,13 @@ def _champion(values: Mapping[str, Any], storage: str) -> RegisteredVersion | No
         print(f"{name} has no champion in {values['registry']}", flush=True)
     else:
         champion.require_undamaged()
+        task, theirs = values["task"], champion.info.get("task")
+        # The evaluation refuses it, too, but after the training. Models that a function scores may be for any task.
+        if theirs and theirs != task and not values["scoring_function"]:
+            raise UserError(
+                f"The champion of {name!r}, version {champion.number}, is a model for {theirs}, this one for {task}.",
+                "Give another model_name.",
+            )
         print(f"the champion of {name} is version {champion.number}, in {champion.place}", flush=True)
     return champion
 

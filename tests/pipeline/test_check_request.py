@@ -230,3 +230,16 @@ def test_a_model_that_never_had_a_champion_misses_none(here: Path) -> None:
     (here / "model" / "model.safetensors").write_text("weights")
     open_registry("registry").add("failed", here / "model", {"passed": False}, Promotion(False, None))
     assert check(registry="registry", model_name="failed").source_fingerprint
+
+
+def test_a_champion_for_another_task_is_found_before_the_training(here: Path) -> None:
+    (here / "model").mkdir()
+    (here / "model" / "model.safetensors").write_text("weights")
+    registry = open_registry("registry")
+    registry.add("mine", here / "model", {"passed": True, "task": "regression"}, Promotion(True, None))
+    registry.set_alias("mine", "champion", 1)
+    with pytest.raises(UserError, match=r"is a model for regression, this one for image_classification\."):
+        check(registry="registry", model_name="mine")
+    function = {"scoring_function": "mine.py:score"}
+    (here / "mine.py").write_text(SCORES)
+    assert check(registry="registry", model_name="mine", advanced=function).source_fingerprint
