@@ -9,6 +9,8 @@ from pathlib import Path
 #: Frameworks that do not look for torchrun's variables themselves, and those that do, each by its import.
 _ALONE = ("keras", "tensorflow", "jax", "flax", "sklearn", "xgboost", "lightgbm")
 _JOINING = frozenset(("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torch", "transformers", "trl"))
+#: What a loop of PyTorch has that its processes share.
+_JOINS = re.compile(r"istributed|Accelerat|Fabric|deepspeed|horovod|torch_xla")
 _VARIABLES = re.compile(r"\b(WORLD_SIZE|LOCAL_RANK|RANK)\b")
 
 
@@ -35,6 +37,8 @@ def trains_alone(script: Path, kind: str) -> str:
         return ""
     if kind == "cpu" and "devices" not in text and (lightning := imported & _LIGHTNING):
         return min(lightning)
+    if "torch" in imported and ".backward(" in text and not _JOINS.search(text):
+        return "torch"
     if imported & _JOINING:
         return ""
     return next((name for name in _ALONE if name in imported), "")
