@@ -14,6 +14,7 @@ from gpu_pipelines.artifacts.documents import read_document, write_document
 from gpu_pipelines.distributed.signals import noted
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import STUDY, StudyFolder, trial_folder
 from gpu_pipelines.tuning.journal import Journal
@@ -167,7 +168,8 @@ def _require_same_study(folder: StudyFolder, request: StudyRequest, fingerprint:
         write_document(path, said)
         folder.keep(STUDY)
         return
-    there = read_document(path, "study")
+    # What the version that began the study could not search with yet was as it is by default.
+    there = {**asdict(TrainingSettings()), **read_document(path, "study")}
     if other := [name for name, value in said.items() if there.get(name) != value]:
         # `tune` calls it seed; the component calls it study_seed, beside the seed of a training.
         told = "; ".join(

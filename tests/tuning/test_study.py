@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal
 from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.result import best_of, trials_of
+from gpu_pipelines.tuning.search import _require_same_study
 from gpu_pipelines.tuning.shares import Share
 from gpu_pipelines.tuning.space import space_of
 from gpu_pipelines.tuning.study import SearchPlan, Study, StudyRequest
@@ -181,3 +183,15 @@ def test_a_signal_interrupts_it(tmp_path: Path) -> None:
     signalled.name = "SIGINT"
     with pytest.raises(Interrupted, match="SIGINT"):
         study(tmp_path, request(), Formulas(3), signalled=signalled).run()
+
+
+def test_a_parameter_that_the_version_of_a_study_lacked_is_its_default(tmp_path: Path) -> None:
+    folder = StudyFolder(tmp_path)
+    _require_same_study(folder, request(), "of the data")
+    study = json.loads((tmp_path / "study.json").read_text())
+    del study["lora_targets"]
+    (tmp_path / "study.json").write_text(json.dumps(study))
+    _require_same_study(folder, request(), "of the data")
+    other = replace(request(), base=replace(request().base, lora_targets="all-linear"))
+    with pytest.raises(UserError, match=r"another study: lora_targets is 'all-linear', there it was ''\."):
+        _require_same_study(folder, other, "of the data")
