@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.peers import Timing
-from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessKilledError, UserError, left_error
+from gpu_pipelines.errors import ERROR_FILE, Interrupted, ProcessFailedError, ProcessKilledError, UserError, left_error
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.tracking.train_job_status import SERVER as TRAIN_JOB_STATUS
 from gpu_pipelines.tuning.folder import LOG
@@ -91,7 +91,7 @@ class Processes:
 
         Raises:
             Interrupted: it was interrupted.
-            ProcessKilledError: it was killed.
+            ProcessFailedError: it ended without an error that says why.
         """
         ended = self._running.pop(part)
         seconds, status = time.monotonic() - ended.began, ended.process.wait()
@@ -100,9 +100,11 @@ class Processes:
         error = left_error(ended.folder / _ERROR)
         if isinstance(error, Interrupted):
             raise Interrupted(f"trial {part.trial} was interrupted: {error.message}")
+        if status == -signal.SIGKILL:
+            return seconds, ProcessKilledError("Its process was killed, most probably because the memory was full.")
         if error is None:
             log = f"{LOG} of trial {part.trial} in {self._study}" if self._study else ended.folder / LOG
-            raise ProcessKilledError(
+            raise ProcessFailedError(
                 f"The process of trial {part.trial} has ended with status {status}.",
                 f"Its log is {log}. Tune again to continue.",
             )

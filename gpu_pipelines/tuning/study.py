@@ -17,7 +17,7 @@ from typing import Any
 from gpu_pipelines.artifacts.checkpoint import METRICS, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError, first_line
+from gpu_pipelines.errors import Interrupted, ProcessKilledError, UnfitParametersError, UserError, first_line
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import StudyFolder, trial_folder, winner_folder
@@ -27,6 +27,9 @@ from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.sampler import Known, next_values
 from gpu_pipelines.tuning.space import SearchSpace
 
+#: After this many trials that failed for another reason than their parameters, and none with a loss, no further trial
+#: is trained: the study itself is wrong.
+MOST_FAILURES = 3
 _SECONDS_BETWEEN_LOOKS = 0.05
 
 
@@ -230,12 +233,20 @@ class Study:
             name = folder.relative_to(self._folder.directory).as_posix()
             self._folder.look_at(name)
             seconds, error = self._processes.take(part)
-            if error is not None and not isinstance(error, UnfitParametersError):
+            if error is not None and not self._is_of_the_trial(part, error):
                 values = ", ".join(f"{name}={value}" for name, value in self._journal.parameters[part.trial].items())
                 raise UserError(f"Trial {part.trial} ({values}) failed: {error.problem}", error.remedy) from error
             loss = None if error else _loss(self._folder.seen_of(name))
             self._end(part, Outcome(loss, round(seconds, 3), first_line(error) if error else ""))
         return bool(ended)
+
+    def _is_of_the_trial(self, part: Part, error: UserError) -> bool:
+        """Whether a trial failed alone, so that the study goes on with others."""
+        if not isinstance(error, ProcessKilledError) or part.rung >= self._request.rungs:
+            return isinstance(error, UnfitParametersError)
+        # Most often the memory was full. If it is for all, the study is wrong; the last one is tried again.
+        known = self._journal.outcomes.values()
+        return len(known) < MOST_FAILURES - 1 or any(each.loss is not None for each in known)
 
     def _end(self, part: Part, outcome: Outcome) -> None:
         self._journal.end(part, outcome)

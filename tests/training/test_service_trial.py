@@ -29,8 +29,9 @@ from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import BUDGET, FAILED, RUNNING, UNFIT, WHOLE, Record, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy
-from gpu_pipelines.tuning.service.trial import MOST_FAILURES, run
+from gpu_pipelines.tuning.service.trial import run
 from gpu_pipelines.tuning.settings import TuningSettings
+from gpu_pipelines.tuning.study import MOST_FAILURES
 
 SPACE = "learning_rate: {type: float, low: 1e-4, high: 1e6, log: true}"
 GOOD, BAD = ["--learning_rate=0.01"], ["--learning_rate=100000.0"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, complete_checkpoints, mark_complete
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError
+from gpu_pipelines.errors import Interrupted, ProcessFailedError, ProcessKilledError, UnfitParametersError, UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import StudyFolder
@@ -160,6 +162,42 @@ def test_trials_that_diverge_are_known_and_other_errors_end_the_study(tmp_path: 
     study(tmp_path / "none", asked, Formulas(3, lambda settings: UnfitParametersError("It is too large."))).run()
     with pytest.raises(UserError, match=r"^No trial has a loss on val: It is too large\.\n"):
         best_of(trials_of(asked, StudyFolder(tmp_path / "none"), Journal(tmp_path / "none")))
+
+
+def test_trials_that_are_killed_have_failed_and_too_many_of_them_end_the_study(tmp_path: Path) -> None:
+    def killed(settings: dict[str, Any]) -> UserError | None:
+        return ProcessKilledError("It was killed.") if settings["global_batch_size"] >= smallest else None
+
+    asked, smallest = request(), 64
+    study(tmp_path / "some", asked, Formulas(3, killed)).run()
+    trials = trials_of(asked, StudyFolder(tmp_path / "some"), Journal(tmp_path / "some"))
+    assert {(each.parameters["global_batch_size"] == 64, each.error) for each in trials} == {
+        (True, "It was killed."),
+        (False, ""),
+    }
+    assert best_of(trials).is_whole
+    smallest = 0
+    with pytest.raises(UserError, match=r"Trial \d+ \(.*global_batch_size=.*\) failed: It was killed\."):
+        study(tmp_path / "all", asked, Formulas(3, killed)).run()
+    assert len(Journal(tmp_path / "all").outcomes) == 2
+    smallest = 128
+    study(tmp_path / "all", asked, Formulas(3, killed)).run()
+    failing = study(tmp_path / "some", asked, Formulas(3, lambda settings: ProcessKilledError("It was killed.")))
+    with pytest.raises(UserError, match=r"failed: It was killed\."):
+        failing.train_longer(best_of(trials).number, 2.0)
+    assert study(tmp_path / "some", asked, Formulas(3)).train_longer(best_of(trials).number, 2.0), "it is tried again"
+
+
+def test_a_process_of_a_trial_that_is_killed_or_crashes_is_told_apart(tmp_path: Path) -> None:
+    for signal_of, expected in ((signal.SIGKILL, None), (signal.SIGABRT, ProcessFailedError)):
+        processes = Processes([Share(1, {})], "")
+        processes.start(Part(0, 0), tmp_path, {})
+        os.kill(processes._running[Part(0, 0)].process.pid, signal_of)
+        if expected:
+            with pytest.raises(expected, match=r"trial 0 has ended with status -6"):
+                processes.take(Part(0, 0))
+        else:
+            assert isinstance(processes.take(Part(0, 0))[1], ProcessKilledError)
 
 
 def test_the_winner_is_trained_longer_once_for_each_length(tmp_path: Path) -> None:

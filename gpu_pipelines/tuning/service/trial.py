@@ -24,10 +24,7 @@ from gpu_pipelines.tuning.service.records import FAILED, Price, Record, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy, values_of
 from gpu_pipelines.tuning.service.tellers import VERTEX_TRIAL, teller_here
 from gpu_pipelines.tuning.service.training import StudyTraining
-
-#: After this many trials that failed for another reason than their parameters, and none with a loss, no further trial
-#: is trained: the study itself is wrong.
-MOST_FAILURES = 3
+from gpu_pipelines.tuning.study import MOST_FAILURES
 
 
 def checkpoints_of(documents: StudyDocuments, trial: str) -> str:
