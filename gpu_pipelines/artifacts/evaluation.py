@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from decimal import Decimal
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.documents import document_in, fields_in, made_of, read_as, write_document
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError
-from gpu_pipelines.numbers import figure
+from gpu_pipelines.numbers import figure, whole
 
 EVALUATION = "evaluation.json"
 _KIND = "evaluated model"
@@ -108,6 +110,25 @@ class Evaluation:
     trainings: list[dict[str, Any]] = field(default_factory=list)
     benchmarks: dict[str, Any] | None = None
     texts: dict[str, Any] | None = None
+
+    def with_names_of(self, labels: Collection[str]) -> Evaluation:
+        """This evaluation with a dataset's names for the same classes.
+
+        Versions before 0.2 kept the zeros of numbers: `1.0` of floats, `1.500000000` and `0E-9` of decimals.
+
+        Args:
+            labels: the classes of the dataset.
+        """
+
+        def name_of(label: str) -> str:
+            is_number = re.fullmatch(r"-?\d+\.\d+|0E-\d+", label)
+            shorter = str(whole(Decimal(label))) if is_number else label
+            return label if label in labels or shorter in self.labels or shorter not in labels else shorter
+
+        data = self.data
+        if data and data.get("class_rows"):
+            data = {**data, "class_rows": {name_of(label): rows for label, rows in data["class_rows"].items()}}
+        return replace(self, labels=[name_of(label) for label in self.labels], data=data)
 
     def save(self, directory: Path) -> None:
         """Writes the document.

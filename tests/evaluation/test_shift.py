@@ -116,6 +116,17 @@ def test_labels_of_one_class_that_were_shuffled_are_an_alarm_though_the_accuracy
     assert moved(found) == ["its recall of cat"]
 
 
+def test_numbers_that_earlier_versions_wrote_with_more_zeros_are_the_same_classes() -> None:
+    labels, rows = np.repeat([0, 1, 2], 100), [300, 30, 100]
+    before = recorded(classifier(labels, labels >= 0), manifest({"0E-9": rows, "2.0": rows, "2.50": rows}))
+    now = manifest({"0": rows, "2": rows, "2.5": rows})
+    same, other = (classifier(labels, labels != wrong) for wrong in (3, 1))
+    assert moved(checks(before, now, same)) == []
+    assert moved(checks(before, now, other)) == ["its accuracy", "its recall of 2"]
+    assert moved(checks(before, manifest({"0": [10, 1, 100], "2": rows, "2.5": rows}), None)) == ["shares of classes"]
+    assert moved(checks(before, manifest({"0": rows, "0E-9": rows, "2": rows}), None)) == ["classes"]
+
+
 def test_classes_and_columns_that_are_gone_are_an_alarm_and_new_ones_are_not() -> None:
     data, before = of_accuracy(0, 200, 0.9)
     fewer = manifest({"ant": [300, 30, 30], "bee": [300, 30, 30]}, features=("image", "label"))

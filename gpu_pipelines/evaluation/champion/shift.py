@@ -43,6 +43,7 @@ def checks(recorded: Evaluation, manifest: Manifest, theirs: Scores | None) -> l
         theirs: its scores on the test rows of that dataset; None where it cannot be scored.
     """
     known = set(manifest.labels)
+    recorded = recorded.with_names_of(known)
     kept = [label for label in recorded.labels if label in known]
     found = [
         gone("columns", (recorded.data or {}).get("features", []), set(manifest.features)),

@@ -155,7 +155,7 @@ def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
     """
     if not (source.path / EVALUATION).is_file():
         return _load_unevaluated(source, dataset)
-    evaluation = Evaluation.load(source.path)
+    evaluation = Evaluation.load(source.path).with_names_of(dataset.manifest.labels)
     _require_same_kind(source, evaluation, dataset)
     settings = evaluation.configuration["settings"]
     if not settings:
