@@ -190,6 +190,8 @@ def _parameters_before(target: Target, earlier: EarlierRun) -> dict[str, Any]:
         for name, value in earlier.parameters.items()
         if not (of_place and (name in of_target or value == defaults.get(name)))
     }
+    if isinstance(compiles := kept.get("compile_model"), bool):  # a run of a version before 0.2
+        kept["compile_model"] = "on" if compiles else "off"
     return {**of_target, **kept}
 
 

@@ -307,6 +307,10 @@ class TrainingSettings:
     )
     seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and augmentation.")
 
+    def __post_init__(self) -> None:
+        if isinstance(self.compile_model, bool):  # of a run or a compiled file of a version before 0.2
+            object.__setattr__(self, "compile_model", "on" if self.compile_model else "off")
+
     def problems(self, task: str = "image_classification") -> list[str]:
         """All problems with the values, each with what to do."""
         found = [*self._model_problems(task), *self._aid_problems(task), *self.problems_of_reading()]

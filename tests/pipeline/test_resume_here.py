@@ -72,17 +72,21 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     assert (unknown.status, "There is no run 'three-2020'" in unknown.err) == (2, True)
 
 
-def test_a_resumed_run_is_asked_for_again_with_all_its_parameters(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_an_earlier_version", [{}, {"compile_model": False}])
+def test_a_resumed_run_is_asked_for_again_with_all_its_parameters(
+    tmp_path: Path, of_an_earlier_version: dict[str, Any]
+) -> None:
     before = {"source": "sample:diabetes", "task": "regression", "model": "mlp-small", "max_steps": 2, "packing": False}
+    recorded = {**before, **of_an_earlier_version}
     record = RunRecord(
-        "a-run", "train_evaluate_upload", "2026-11-22T04:43:14+00:00", before, "cpu:1", {}, tmp_path / "a-run"
+        "a-run", "train_evaluate_upload", "2026-11-22T04:43:14+00:00", recorded, "cpu:1", {}, tmp_path / "a-run"
     )
     record.status = "failed"
     record.directory.mkdir()
     record.save()
     target = Local(LocalOptions(runs=tmp_path))
     _, _, request = resumed_submission(target, "", "a-run", ["gates=r2>=0.1"], None, None).content
-    assert request.given == {**before, "gates": ["r2>=0.1"]}
+    assert request.given == {**before, **dict.fromkeys(of_an_earlier_version, "off"), "gates": ["r2>=0.1"]}
 
 
 def test_a_run_that_cannot_be_gone_on_with_for_its_damaged_record_is_named(tmp_path: Path) -> None:

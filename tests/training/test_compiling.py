@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,9 +60,9 @@ def test_layers_of_which_each_is_there_once_are_not() -> None:
     assert compiles("auto", [*stages, *stages], True, LONG, PEAK)
 
 
-def test_a_truth_value_of_an_earlier_version_is_told_what_there_is() -> None:
-    (problem,) = TrainingSettings(compile_model=True).problems()  # type: ignore[arg-type]
-    assert problem == "compile_model is True. Valid: auto, on, off."
+@pytest.mark.parametrize(("given", "taken"), [(True, "on"), (False, "off")])
+def test_a_pipeline_that_an_earlier_version_compiled_gives_a_truth_value(given: Any, taken: str) -> None:
+    assert TrainingSettings(compile_model=given).compile_model == taken
 
 
 def test_what_was_asked_for_is_done() -> None:
