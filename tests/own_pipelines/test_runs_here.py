@@ -361,8 +361,11 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
         "def c():\n    return dsl.ContainerSpec(image='busybox', command=['true'])\n"
         "@dsl.container_component\n"
         "def d():\n    return dsl.ContainerSpec('gcpc', ['google_cloud_pipeline_components.container.v1.bigquery'])\n"
+        "@dsl.component\n"
+        "def e() -> None:\n    from gpu_pipelines.data.settings import PrepareSettings\n\n"
+        "    from gpu_pipelines.data.gone import one\n    from gpu_pipelines.gone.two import two\n"
         "@dsl.pipeline\n"
-        "def needs():\n    a()\n    b()\n    c()\n    d()\n"
+        "def needs():\n    a()\n    b()\n    c()\n    d()\n    e()\n"
     )
     done = command("run", "needs.py", cwd=tmp_path, environment={"PATH": str(tmp_path)})
     assert done.status == 2
@@ -372,8 +375,11 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
         "c runs in the container busybox, and there is neither docker nor podman here",
         "d is a component of Google's, which this machine starts only in a rehearsal: --target vertex --emulate. To "
         "run the other steps here, run a pipeline without it.",
+        "e was compiled by another version of gpu-pipelines: it imports gpu_pipelines.data.gone, which this version",
+        "it imports gpu_pipelines.gone.two, which this version does not have. Compile the pipeline again, or install",
     ):
         assert message in done.err
+    assert "data.settings" not in done.err
     (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "docker").chmod(0o755)
     done = command("run", "needs.py", cwd=tmp_path, environment={"PATH": str(tmp_path)})

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 from gpu_pipelines.errors import UserError
@@ -118,7 +119,7 @@ def for_this_machine(
             problems.update(dict.fromkeys(_problems_of_container(step, containers, engine)))
             _wrap(container, containers, parts)
         elif not may_install:
-            problems.update(dict.fromkeys(_missing(step)))
+            problems.update(dict.fromkeys([*_of_another_version(step), *_missing(step)]))
             container["command"] = _without_installation(container.get("command", []))
         spec["components"][key] = {**step.spec, "executorLabel": label}
         spec["deploymentSpec"]["executors"][label] = {"container": container}
@@ -235,6 +236,23 @@ def packages_by_address(steps: Iterable[Step]) -> Iterator[str]:
             if _requirement(word) is None:
                 why = "which has no name to search for: make sure that it is installed."
                 yield f"{step.name} would install {word}, {why}"
+
+
+def _of_another_version(step: Step) -> list[str]:
+    """The modules of this project that a step imports and that this version does not have."""
+    return [
+        f"{step.name} was compiled by another version of gpu-pipelines: it imports {name}, which this version does not "
+        "have. Compile the pipeline again, or install that version."
+        for name in step.modules
+        if not _is_module(name)
+    ]
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False
 
 
 def _missing(step: Step) -> list[str]:

@@ -13,7 +13,7 @@ from gpu_pipelines.component_interface.catalog import COMPONENTS
 from gpu_pipelines.dag.placement import EVALUATES, TRAINING_STEPS
 
 #: Text in the program of a component of this project.
-_OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
+_OURS = re.compile(r"^ *from (gpu_pipelines\.\S+) import", re.MULTILINE)
 _NAMES = {name.replace("_", "-") for name in COMPONENTS}
 #: The type of an input through which KFP tells how other tasks have ended.
 STATUS_TYPE = "TASK_FINAL_STATUS"
@@ -76,7 +76,12 @@ class Step:
     @property
     def is_ours(self) -> bool:
         """Whether its component is one of this project."""
-        return self.component in _NAMES and bool(_OURS.search("\n".join(self.container.get("command", []))))
+        return self.component in _NAMES and bool(self.modules)
+
+    @property
+    def modules(self) -> list[str]:
+        """The modules of this project that its code imports."""
+        return _OURS.findall("\n".join(self.container.get("command", [])))
 
     @property
     def wish(self) -> Wish | None:
