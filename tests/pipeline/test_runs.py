@@ -742,6 +742,16 @@ def test_a_list_of_runs_reads_each_record_once_and_no_parameter_for_its_type(tmp
     assert calls["_is_of"] < 1000
 
 
+def test_a_record_of_a_later_version_is_read_without_what_is_new_in_it(tmp_path: Path) -> None:
+    record = RunRecord("run", PIPELINE, "2026-11-22T00:00:00+00:00", {}, "", {}, tmp_path, status="failed")
+    record.steps.append(StepRecord("a-step", status="failed"))
+    record.save()
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["steps"][0]["new"] = content["new"] = "of a later version"
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    assert RunRecord.load(tmp_path).steps == record.steps
+
+
 def test_a_step_costs_no_more_the_more_there_were_before_it(tmp_path: Path) -> None:
     (tmp_path / ".cache").mkdir()
     record = RunRecord("run", PIPELINE, "2026-11-22T00:00:00+00:00", {}, "", {}, tmp_path / "run")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
-from gpu_pipelines.artifacts.documents import read_as, require_types, write_document
+from gpu_pipelines.artifacts.documents import fields_in, read_as, require_types, write_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION, OVERTAKEN, Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
@@ -115,7 +115,7 @@ class RunRecord:
 
         def made(content: dict[str, Any]) -> RunRecord:
             known = {each.name for each in fields(cls)}
-            content["steps"] = [StepRecord(**step) for step in content["steps"]]
+            content["steps"] = [StepRecord(**fields_in(StepRecord, step)) for step in content["steps"]]
             given = {name: content[name] for name in content if name in known}
             # A copied folder is another run: all commands find a run by the name of its folder.
             made = cls(**{**given, "run_id": directory.absolute().name, "directory": directory})
