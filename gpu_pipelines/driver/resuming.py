@@ -21,6 +21,7 @@ from gpu_pipelines.targets.options import declared, given
 from gpu_pipelines.targets.runs.earlier import EarlierRun
 from gpu_pipelines.targets.runs.recorded import LATEST
 from gpu_pipelines.targets.target import is_able, target_named, targets
+from gpu_pipelines.training.settings import compile_model_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -190,8 +191,8 @@ def _parameters_before(target: Target, earlier: EarlierRun) -> dict[str, Any]:
         for name, value in earlier.parameters.items()
         if not (of_place and (name in of_target or value == defaults.get(name)))
     }
-    if isinstance(compiles := kept.get("compile_model"), bool):  # a run of a version before 0.2
-        kept["compile_model"] = "on" if compiles else "off"
+    if "compile_model" in kept:
+        kept["compile_model"] = compile_model_of(kept["compile_model"])
     return {**of_target, **kept}
 
 

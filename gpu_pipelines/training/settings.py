@@ -108,6 +108,11 @@ WHOLE_NUMBERS_FROM_0 = (
 MOST_SHUFFLED = 256
 
 
+def compile_model_of(given: Any) -> Any:
+    """A value of `compile_model`, which runs and compiled files of versions before 0.2 have as true or false."""
+    return ("on" if given else "off") if isinstance(given, bool) else given
+
+
 @dataclass(frozen=True)
 class TrainingSettings:
     """The hyperparameters of `train_model`."""
@@ -308,8 +313,7 @@ class TrainingSettings:
     seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and augmentation.")
 
     def __post_init__(self) -> None:
-        if isinstance(self.compile_model, bool):  # of a run or a compiled file of a version before 0.2
-            object.__setattr__(self, "compile_model", "on" if self.compile_model else "off")
+        object.__setattr__(self, "compile_model", compile_model_of(self.compile_model))
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """All problems with the values, each with what to do."""
