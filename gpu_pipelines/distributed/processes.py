@@ -12,17 +12,17 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any
 
 from gpu_pipelines.distributed import signals
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.program_output import STDERR, last_state, show_and_copy, show_logs
 from gpu_pipelines.errors import (
     ERROR_FILE,
     ConnectionLostError,
@@ -38,17 +38,10 @@ LOOPBACK = "127.0.0.1"
 SECONDS_BETWEEN_LOOKS = 0.25
 _ERROR = "user_error.json"
 _WORK = "work.json"
-#: The files in which torchrun keeps what a process writes.
-_STDOUT, _STDERR = "stdout.log", "stderr.log"
 _RUN = "train_model"
 _LAST_LINES, _LONGEST_LINE = 8, 2_000
-_SECONDS_BETWEEN_READS = 0.1
-#: How often the state of a progress bar is shown.
-_SECONDS_BETWEEN_STATES = 15.0
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"frame #\d+: ")
-#: Moves of the cursor, by which tqdm draws several bars.
-_CURSOR = re.compile(r"\x1b\[[0-9;]*[A-HJK]")
 #: Text that libraries of collectives write when another process is gone (Gloo, PyTorch's stores, NCCL in PyTorch).
 _OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
 
@@ -96,47 +89,6 @@ def killed_is_said(what: str) -> Iterator[None]:
         raise ProcessKilledError(
             f"{what} was killed, most probably because the memory of the machine is full."
         ) from None
-
-
-class _Lines:
-    """Shows what a program writes, line by line; of a progress bar, which draws its line anew, few states.
-
-    Args:
-        to: standard output or error.
-        prefix: is put before each line.
-    """
-
-    def __init__(self, to: TextIO, prefix: str = "") -> None:
-        self._to, self._prefix, self._rest, self._shown_at = to, prefix, "", -_SECONDS_BETWEEN_STATES
-        self._decoder = getincrementaldecoder("utf-8")("replace")
-
-    def add(self, chunk: bytes) -> None:
-        """Takes what the program has written since."""
-        *lines, rest = (self._rest + self._decoder.decode(chunk)).split("\n")
-        for line in lines:
-            if (state := _state(line)) or line == state:
-                self._show(state)
-        before, drawn_anew, last = rest.rpartition("\r")
-        self._rest = drawn_anew + (last or _state(before))
-        if drawn_anew and time.monotonic() - self._shown_at >= _SECONDS_BETWEEN_STATES and (state := _state(rest)):
-            self._shown_at = time.monotonic()
-            self._show(state)
-
-    def end(self) -> None:
-        """Shows a last line that is not finished."""
-        if state := _state(self._rest):
-            self._show(state)
-
-    def _show(self, line: str) -> None:
-        encoding = self._to.encoding or "utf-8"
-        self._to.write(f"{self._prefix}{line}\n".encode(encoding, "replace").decode(encoding))
-        self._to.flush()
-
-
-def _state(line: str) -> str:
-    """What a terminal shows of a line: what was drawn last, if that is not blank."""
-    drawn = (part.rstrip() for part in reversed(_CURSOR.sub("", line).split("\r")))
-    return next(filter(None, drawn), "")
 
 
 def leave_for_the_launcher(error: UserError) -> None:
@@ -234,7 +186,7 @@ class Workers(ABC):
 
         A C++ exception, such as of NCCL's watchdog, has its message above many stack frames; these are left out.
         """
-        shown = (_state(line)[:_LONGEST_LINE] for line in self._stderr(local_rank).split("\n"))
+        shown = (last_state(line)[:_LONGEST_LINE] for line in self._stderr(local_rank).split("\n"))
         return [line for line in shown if line.strip() and not _FRAME.match(line)][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:
@@ -258,7 +210,7 @@ class Workers(ABC):
         return " (often: the machine ran out of memory)"
 
     def _stderr(self, local_rank: int) -> str:
-        for file in self._logs.glob(f"**/{local_rank}/{_STDERR}"):
+        for file in self._logs.glob(f"**/{local_rank}/{STDERR}"):
             return file.read_bytes().decode(errors="replace")
         return ""
 
@@ -297,31 +249,15 @@ class Torchrun(Workers):
             logs_specs=DefaultLogsSpecs(log_dir=str(self._logs), redirects=Std.ALL),
         )
         ended = threading.Event()
-        reader = threading.Thread(target=self._show_output, args=(ended,), daemon=True, name="output")
+        first_rank = self._cluster.node_rank * self._processes
+        arguments = self._logs, first_rank, ended
+        reader = threading.Thread(target=show_logs, args=arguments, daemon=True, name="output")
         reader.start()
         try:
             elastic_launch(config, sys.executable)("-u", *self._arguments)
         finally:
             ended.set()
             reader.join()
-
-    def _show_output(self, ended: threading.Event) -> None:
-        """Shows what the processes write; torchrun itself would mix their lines, and show each state of a bar."""
-        first = self._cluster.node_rank * self._processes
-        shown: dict[Path, tuple[BinaryIO, _Lines]] = {}
-        with ExitStack() as files:
-            is_last = False
-            while not is_last:
-                is_last = ended.wait(_SECONDS_BETWEEN_READS)
-                for path in sorted(self._logs.glob(f"**/*/{_STDERR}")) + sorted(self._logs.glob(f"**/*/{_STDOUT}")):
-                    if path not in shown:
-                        rank = f"[rank {first + int(path.parent.name)}] "
-                        lines = _Lines(sys.stderr, rank) if path.name == _STDERR else _Lines(sys.stdout)
-                        shown[path] = files.enter_context(path.open("rb")), lines
-                    file, lines = shown[path]
-                    lines.add(file.read())
-            for _, lines in shown.values():
-                lines.end()
 
 
 @dataclass(frozen=True)
@@ -347,7 +283,7 @@ class Program(Workers):
         self._command, self._environment = command, dict(environment)
 
     def _run(self) -> None:
-        log = self._logs / "0" / _STDERR
+        log = self._logs / "0" / STDERR
         log.parent.mkdir()
         self._environment[ERROR_FILE] = str(log.with_name(_ERROR))
         pipe = subprocess.PIPE
@@ -355,7 +291,7 @@ class Program(Workers):
             self._command, env=self._environment, stdout=pipe, stderr=pipe, start_new_session=True
         )
         copies = (process.stderr, sys.stderr, log), (process.stdout, sys.stdout, Path(os.devnull))
-        readers = [threading.Thread(target=_copy, args=each, daemon=True, name="output") for each in copies]
+        readers = [threading.Thread(target=show_and_copy, args=each, daemon=True, name="output") for each in copies]
         for reader in readers:
             reader.start()
         code = process.wait()
@@ -364,13 +300,3 @@ class Program(Workers):
             reader.join()
         if code:
             raise _ProgramError(code)
-
-
-def _copy(output: Any, to: TextIO, log: Path) -> None:
-    """Shows what a program writes, and copies it to a file, until it ends."""
-    lines = _Lines(to)
-    with log.open("wb", buffering=0) as copy:
-        while chunk := output.read1(65_536):
-            copy.write(chunk)
-            lines.add(chunk)
-    lines.end()
