@@ -348,6 +348,9 @@ def test_the_model_that_adapters_are_for_is_that_of_its_revision(tmp_path: Path)
     peft.LoraConfig(base_model_name_or_path=str(tmp_path), revision="main").save_pretrained(tmp_path)
     assert base_of_adapters(tmp_path) == str(tmp_path)
     assert base_of_adapters(tmp_path / "none") == ""
+    (tmp_path / "adapter_config.json").write_text("[]")
+    with pytest.raises(UserError, match=r"is damaged: it is no mapping\.\n  Save the adapters again"):
+        base_of_adapters(tmp_path)
 
 
 def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, trained: Path, tmp_path: Path) -> None:
@@ -364,7 +367,7 @@ def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, tr
         return str(caught.value)
 
     settings.write_text("[]")
-    assert refused().startswith(f"{settings} is damaged: it is no mapping.\n  Save the adapters again")
+    assert "has no model whose weights are whole" in refused()
     settings.write_text(said.replace(f'"{trained / "checkpoint-500"}"', "null"))
     assert "cannot be put on a model: they name none" in refused()
     settings.write_text(said.replace(str(trained / "checkpoint-500"), str(tmp_path / "first")))
