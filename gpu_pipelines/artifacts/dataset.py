@@ -200,7 +200,10 @@ class Manifest:
                 n: Feature(f["dtype"], tuple(f["shape"]), f.get("encoded")) for n, f in content["features"].items()
             },
             "labels": list(content["labels"]),
-            "splits": {split: [DataFile(**file) for file in files] for split, files in content["splits"].items()},
+            "splits": {
+                split: [DataFile(**fields_in(DataFile, file)) for file in files]
+                for split, files in content["splits"].items()
+            },
             "rejected": dict(content["rejected"]),
             "class_rows": {split: list(rows) for split, rows in content["class_rows"].items()},
             "moments": {

@@ -24,7 +24,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_document
+from gpu_pipelines.artifacts.documents import fields_in, read_as, sha256_of_file, write_document
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
@@ -103,8 +103,8 @@ class Predictions:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Predictions:
         """Reads what `asdict` returns; raises KeyError or TypeError for anything else."""
-        files = [OutputFile(**each) for each in content["files"]]
-        return cls(**{name: content[name] for name in cls.__dataclass_fields__ if name != "files"}, files=files)
+        files = [OutputFile(**fields_in(OutputFile, each)) for each in content["files"]]
+        return cls(**fields_in(cls, content) | {"files": files})
 
     @classmethod
     def load(cls, folder: Path) -> Predictions:

@@ -121,6 +121,9 @@ def test_a_file_has_its_choices_in_order_for_the_training_and_the_evaluation(
     )
     assert plain.status == 0
     assert LAUNCHER not in (tmp_path / "q.yaml").read_text()
+    later = [{**each, "new": "of a later version"} for each in json.loads(container["args"][1])]
+    container["args"][1] = json.dumps(later)
+    assert choices_in(spec) == found
 
 
 def test_at_most_is_what_the_limit_leaves_all_steps_together_and_not_told_without_one(

@@ -7,7 +7,7 @@ import signal
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from threading import Barrier
 
@@ -169,6 +169,13 @@ def test_what_a_killed_one_left_in_the_output_is_removed_and_of_one_that_goes_on
         assert list(tmp_path.iterdir()) == [goes_on]
         (goes_on / "predictions.json").write_text("{}")
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.json"]
+
+
+def test_predictions_of_a_later_version_are_read_without_what_is_new_in_them() -> None:
+    made = Predictions("task", {}, "source", "", 1, 1, {}, {}, {}, [OutputFile("part.csv", 1, "")])
+    content = {**asdict(made), "new": "of a later version"}
+    content["files"][0]["new"] = "of a later version"
+    assert Predictions.from_json(content) == made
 
 
 def test_of_two_that_end_at_the_same_moment_one_is_there_and_it_is_whole(tmp_path: Path) -> None:
