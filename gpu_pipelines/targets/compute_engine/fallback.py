@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import named
 from gpu_pipelines.accelerators.spent import MachineTime
-from gpu_pipelines.artifacts.documents import fields_in
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import NoMachinesError, QuotaExceededError, UserError
 from gpu_pipelines.step_environment import TRIES
@@ -76,7 +75,7 @@ def tries_of(run: VmRun, request: Mapping[str, Any]) -> Tries | None:
     if not request.get(CHOICES):
         return None
     root = run.uri.removesuffix(f"/runs/{run.name}")
-    choices = [Choice(**fields_in(Choice, each)) for each in request[CHOICES]]
+    choices = Choice.each_of(request[CHOICES])
     return tries_at(f"{root}/{FOLDER}/{run.name}", "vm", run.name, choices, request.get(MAX_PRICE))
 
 

@@ -11,13 +11,14 @@ import json
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators.fallback import LEAST_SECONDS
+from gpu_pipelines.artifacts.documents import fields_in
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
 from gpu_pipelines.errors import DamagedError, NoMachinesError
@@ -52,6 +53,11 @@ class Choice:
     per_hour: float | None = None
     hours: float | None = None
     machines: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def each_of(cls, content: Iterable[Mapping[str, Any]]) -> list[Choice]:
+        """Reads what `asdict` returned for each, without what a later version has added."""
+        return [cls(**fields_in(cls, each)) for each in content]
 
 
 @dataclass
@@ -250,11 +256,9 @@ def read_tries(content: bytes) -> dict[str, Any]:
     Raises:
         DamagedError: it is not one.
     """
-    known = {each.name for each in fields(Try)}
     try:
         document: dict[str, Any] = json.loads(content)
-        tries = [{name: each[name] for name in each if name in known} for each in document["tries"]]
-        return {**document, "tries": tries}
+        return {**document, "tries": [fields_in(Try, each) for each in document["tries"]]}
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"The record of tries cannot be read: {type(error).__name__}: {error}.") from None
 

@@ -18,7 +18,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import fields_in
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import NoMachinesError, UserError, user_errors_end_the_step
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, job_service, service_errors, tried_again
@@ -163,7 +162,7 @@ def tries_of(payload: Mapping[str, Any], folder: str, choices: Sequence[Choice],
 def run_step(given: argparse.Namespace, stopped: Signalled) -> None:
     """Runs the step; arguments are those of the command line."""
     payload = json.loads(given.payload, strict=False)
-    choices = [Choice(**fields_in(Choice, each)) for each in json.loads(given.choices)]
+    choices = Choice.each_of(json.loads(given.choices))
     tries = tries_of(payload, given.tries, choices, given.max_price)
     settings = ProjectSettings(project=given.project, region=given.location)
     resources = Path(given.gcp_resources) if given.gcp_resources else None

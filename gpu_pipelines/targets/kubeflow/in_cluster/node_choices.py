@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import named
-from gpu_pipelines.artifacts.documents import fields_in
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
 from gpu_pipelines.step_environment import TRIES
@@ -91,7 +90,7 @@ def run_on_choices(
         UserError: the step failed.
         Interrupted: it was interrupted.
     """
-    choices = [Choice(**fields_in(Choice, each)) for each in spec.choices]
+    choices = Choice.each_of(spec.choices)
     tries = tries_at(f"{spec.storage}/{FOLDER}/{run}", spec.step, document, choices, spec.max_price)
     while True:
         made = tries.current or tries.begin()

@@ -16,7 +16,6 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import named
-from gpu_pipelines.artifacts.documents import fields_in
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import ACCELERATOR, PREEMPTION_HOURS
 from gpu_pipelines.step_environment import TRIES as TRIES_SO_FAR
@@ -69,7 +68,7 @@ def choices_in(spec: Mapping[str, Any]) -> dict[str, tuple[list[Choice], float |
         container = executors.get(component.get("executorLabel"), {}).get("container", {})
         if LAUNCHER in container.get("command", []):
             given = list(container["args"])
-            choices = [Choice(**fields_in(Choice, each)) for each in json.loads(given[given.index(CHOICES) + 1])]
+            choices = Choice.each_of(json.loads(given[given.index(CHOICES) + 1]))
             limit = float(given[given.index(MAX_PRICE) + 1]) if MAX_PRICE in given else None
             found[key.removeprefix("comp-")] = (choices, limit)
     return found
