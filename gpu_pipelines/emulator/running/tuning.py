@@ -26,6 +26,7 @@ from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.jobs.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.jobs.job_states import STATES, now
 from gpu_pipelines.emulator.jobs.tuning_jobs import MEDIAN, TuningJobs, check_emulated
+from gpu_pipelines.numbers import whole
 
 TRIAL_ID = "CLOUD_ML_TRIAL_ID"
 _METRIC_FILE = "CLOUD_ML_HP_METRIC_FILE"
@@ -212,8 +213,8 @@ def grid(parameter: Any, levels: int) -> list[Any]:
 
 def _at(parameter: Any, share: float) -> Any:
     """The value at a fraction of a range, on the parameter's scale."""
-    whole = "integer_value_spec" in parameter
-    spec = parameter.integer_value_spec if whole else parameter.double_value_spec
+    is_whole = "integer_value_spec" in parameter
+    spec = parameter.integer_value_spec if is_whole else parameter.double_value_spec
     low, high = float(spec.min_value), float(spec.max_value)
     if parameter.scale_type == _SCALE.UNIT_LOG_SCALE and low > 0:
         found = low * (high / low) ** share
@@ -221,12 +222,12 @@ def _at(parameter: Any, share: float) -> Any:
         found = high + low - low * (high / low) ** (1 - share)
     else:
         found = low + (high - low) * share
-    return round(found) if whole else min(max(found, low), high)
+    return round(found) if is_whole else min(max(found, low), high)
 
 
 def text_of(value: Any) -> str:
     """A value as an argument: integers without a decimal point."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(whole(value))
 
 
 def measurements(file: Path, metrics: list[str], start: Any = None) -> Iterator[Any]:

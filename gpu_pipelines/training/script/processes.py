@@ -9,13 +9,11 @@ from pathlib import Path
 #: Frameworks that do not look for torchrun's variables themselves, and those that do, each by its import.
 _ALONE = ("keras", "tensorflow", "jax", "flax", "sklearn", "xgboost", "lightgbm")
 _JOINING = frozenset(("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torch", "transformers", "trl"))
+#: Its Trainer joins the processes of GPUs by itself; without a GPU it takes one device, unless told how many.
+_LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 #: What a loop of PyTorch has that its processes share.
 _JOINS = re.compile(r"istributed|Accelerat|Fabric|deepspeed|horovod|torch_xla")
 _VARIABLES = re.compile(r"\b(WORLD_SIZE|LOCAL_RANK|RANK)\b")
-
-
-#: Its Trainer joins the processes of GPUs by itself; without a GPU it takes one device, unless told how many.
-_LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 
 
 def trains_alone(script: Path, kind: str) -> str:

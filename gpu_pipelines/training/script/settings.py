@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.numbers import whole
 from gpu_pipelines.training.machine.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 from gpu_pipelines.training.script.variables import SET_BY_THE_STEP
 
@@ -25,9 +26,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 def _written(value: Any) -> str:
     """A value as it was written: KFP hands on 40 in a list as 40.0, and `true` is Python's True."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(whole(value))
 
 
 @dataclass(frozen=True)
