@@ -122,9 +122,10 @@ def damaged_file(directory: Path) -> str:
     """
     settings, weights = (ADAPTERS, {ADAPTER_WEIGHTS}) if holds_adapters(directory) else (CONFIG, set())
     try:
-        if not isinstance(json.loads((directory / settings).read_bytes()), dict):
-            return settings
+        said = json.loads((directory / settings).read_bytes())
     except ValueError:
+        return settings
+    if settings == CONFIG and not isinstance(said, dict):  # of adapters, whoever reads them says more
         return settings
     found = weights | {path.name for path in directory.glob("*.safetensors")}
     for name in sorted(found | set(weight_files(directory) if not found or (directory / INDEX).is_file() else [])):
